@@ -1,0 +1,226 @@
+"""Who is activated in a round: the set ``A_t``.
+
+Whoever decides, draws. A client decides its own activation, from its own features or with its own random key
+(`anabranch.models.party_key`), and sees nothing of the others (`Activation.decide`); only `Fixed` is the server's.
+The simulator asks for many rounds at once (`Activation.mask`) and gets the same decisions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, PRNGKeyArray
+from numpy.typing import ArrayLike, NDArray
+
+from anabranch.errors import ConfigError
+from anabranch.models import party_key
+
+Mask = NDArray[np.bool_] | Bool[Array, "n M"]
+
+
+class Activation(ABC):
+    """Decides which clients an event activates; the base of `Full`, `Random`, `Event`, `Fixed` and `Recorded`."""
+
+    def check(self, clients: int, rounds: int | None) -> None:
+        """Whether this activation fits so many clients and rounds.
+
+        Raises:
+            ConfigError: where it does not.
+        """
+
+    @abstractmethod
+    def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> Mask:
+        """Who is activated in the rounds ``t .. t + n − 1``.
+
+        Args:
+            seed: where every party's random key comes from.
+            t: the number of the first of these rounds.
+            x: (n, d), the clients' features side by side.
+            widths: how many features each client holds.
+
+        Returns:
+            (n, M): true where the client is activated.
+        """
+
+    @abstractmethod
+    def decide(self, seed: int, client: int, t: int, x_m: NDArray[Any]) -> bool:
+        """What client ``client`` (from 1) decides for itself in round ``t``, with its features ``x_m`` (d_m,)."""
+
+
+@dataclass(frozen=True)
+class Full(Activation):
+    """Every client, in every round."""
+
+    def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> NDArray[np.bool_]:
+        return np.ones((len(x), len(widths)), bool)
+
+    def decide(self, seed: int, client: int, t: int, x_m: NDArray[Any]) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Random(Activation):
+    """Client ``m`` with probability ``p_m``, independently in each round.
+
+    Each client draws with its own key: round ``t`` uses ``fold_in(fold_in(key(seed), m), t)``.
+
+    Args:
+        p: one probability for all clients, or one for each.
+
+    Raises:
+        ConfigError: where a probability is outside [0, 1].
+
+    >>> Random(0.5).mask(0, 0, np.zeros((10_000, 4)), (1, 1, 1, 1)).mean(axis=0).round(1)
+    Array([0.5, 0.5, 0.5, 0.5], dtype=float32)
+    """
+
+    p: float | tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.p, int | float):
+            object.__setattr__(self, "p", tuple(float(p) for p in self.p))
+        for p in np.atleast_1d(self.p):
+            if not 0 <= p <= 1:
+                raise ConfigError(f"activation Random: p is {p}, but a probability lies in [0, 1]")
+
+    def check(self, clients: int, rounds: int | None) -> None:
+        if isinstance(self.p, tuple) and len(self.p) != clients:
+            raise ConfigError(
+                f"activation Random: p has {len(self.p)} probabilities, but there are {clients} clients: "
+                "give one number, or one for each client"
+            )
+
+    def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> Bool[Array, "n M"]:
+        clients = np.arange(1, len(widths) + 1)
+        p = np.broadcast_to(np.asarray(self.p, np.float32), len(widths))
+        return _draw(jax.random.key(seed), clients, np.arange(t, t + len(x)), p)
+
+    def decide(self, seed: int, client: int, t: int, x_m: NDArray[Any]) -> bool:
+        p = np.asarray([self.p[client - 1] if isinstance(self.p, tuple) else self.p], np.float32)
+        return bool(_draw(jax.random.key(seed), np.asarray([client]), np.asarray([t]), p)[0, 0])
+
+
+@dataclass(frozen=True)
+class Event(Activation):
+    """A client whose features' mean in this round exceeds a threshold ``Γ``, as a sensor wakes on a stimulus.
+
+    The paper's "Event" (Section 5.1); features are those that the model sees, normalised.
+
+    Args:
+        threshold: ``Γ``; −inf activates every client, +inf none.
+
+    Raises:
+        ConfigError: where the threshold is not a number.
+
+    >>> Event(0.5).mask(0, 0, np.array([[1.0, 1.0, 0.0], [0.2, 0.6, 0.9]]), widths=(2, 1))
+    array([[ True, False],
+           [False,  True]])
+    """
+
+    threshold: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.threshold, int | float | np.floating | np.integer) or np.isnan(self.threshold):
+            raise ConfigError(f"activation Event: threshold is {self.threshold!r}, but Γ is a number")
+
+    def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> NDArray[np.bool_]:
+        starts = np.cumsum([0, *widths])
+        means = [x[:, a:b].mean(axis=1) for a, b in zip(starts[:-1], starts[1:], strict=True)]
+        return np.stack(means, axis=1) > self.threshold
+
+    def decide(self, seed: int, client: int, t: int, x_m: NDArray[Any]) -> bool:
+        return bool(x_m.mean() > self.threshold)
+
+
+@dataclass(frozen=True)
+class Fixed(Activation):
+    """``k`` of the clients in each round, uniformly without replacement; drawn by the server with its key.
+
+    Args:
+        k: how many, from 0 to the number of clients.
+
+    Raises:
+        ConfigError: where ``k`` is not such a number.
+
+    >>> Fixed(2).mask(0, 0, np.zeros((3, 4)), (1, 1, 1, 1)).sum(axis=1)
+    Array([2, 2, 2], dtype=int32)
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 0:
+            raise ConfigError(f"activation Fixed: k is {self.k!r}, but it is a whole number of clients, 0 or more")
+
+    def check(self, clients: int, rounds: int | None) -> None:
+        if self.k > clients:
+            raise ConfigError(f"activation Fixed: k is {self.k}, but there are only {clients} clients")
+
+    def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> Bool[Array, "n M"]:
+        return _choose(party_key(seed, 0), np.arange(t, t + len(x)), self.k, clients=len(widths))
+
+    def decide(self, seed: int, client: int, t: int, x_m: NDArray[Any]) -> bool:
+        raise ConfigError("activation Fixed: the server draws the k clients; a client cannot decide alone")
+
+
+class Recorded(Activation):
+    """Who was activated is part of the data, as in an event log.
+
+    Args:
+        activated: (T, M), true where round ``t``'s event touched the client.
+
+    Raises:
+        ConfigError: where it is not a table of true and false, or has fewer rows than a run has rounds.
+
+    >>> Recorded([[True, False], [False, True]]).mask(0, 1, np.zeros((1, 2)), (1, 1))
+    array([[False,  True]])
+    """
+
+    def __init__(self, activated: ArrayLike) -> None:
+        table = np.asarray(activated)
+        if table.ndim != 2 or not np.isin(table, (0, 1)).all():
+            raise ConfigError(
+                f"activation Recorded: a table (rounds, clients) of true and false is needed, not {table.dtype} "
+                f"values of shape {table.shape}"
+            )
+        self.activated: NDArray[np.bool_] = table.astype(bool)
+
+    def __repr__(self) -> str:
+        return f"Recorded({self.activated.shape[0]} rounds, {self.activated.shape[1]} clients)"
+
+    def check(self, clients: int, rounds: int | None) -> None:
+        recorded, columns = self.activated.shape
+        if columns != clients:
+            raise ConfigError(f"activation Recorded: it has {columns} columns, but there are {clients} clients")
+        if rounds is not None and rounds > recorded:
+            raise ConfigError(f"activation Recorded: it has {recorded:,} rounds, but the run asks for {rounds:,}")
+
+    def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> NDArray[np.bool_]:
+        rows = self.activated[t : t + len(x)]
+        return np.pad(rows, ((0, len(x) - len(rows)), (0, 0)))
+
+    def decide(self, seed: int, client: int, t: int, x_m: NDArray[Any]) -> bool:
+        return bool(self.activated[t, client - 1])
+
+
+@jax.jit
+def _draw(key: PRNGKeyArray, clients: Array, rounds: Array, p: Array) -> Bool[Array, "n M"]:
+    keys = jax.vmap(partial(jax.random.fold_in, key))(clients)
+    uniform = jax.vmap(lambda t: jax.vmap(lambda k: jax.random.uniform(jax.random.fold_in(k, t), dtype=p.dtype))(keys))
+    return uniform(rounds) < p
+
+
+@partial(jax.jit, static_argnames="clients")
+def _choose(key: PRNGKeyArray, rounds: Array, k: Array, clients: int) -> Bool[Array, "n M"]:
+    def one(t: Array) -> Array:
+        order = jnp.argsort(jax.random.uniform(jax.random.fold_in(key, t), (clients,)))
+        return jnp.argsort(order) < k
+
+    return jax.vmap(one)(rounds)

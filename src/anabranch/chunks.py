@@ -1,0 +1,107 @@
+"""A stream's blocks, checked and cut into chunks of equal shape for the compiled loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.errors import AnabranchError, DataError
+from anabranch.streams.base import Block, Stream
+
+
+class Chunk(NamedTuple):
+    """Some consecutive samples; only the first ``count`` rows are samples, the rest is padding."""
+
+    x: NDArray[np.floating[Any]]
+    """(n, d)"""
+    y: NDArray[np.int32]
+    """(n,)"""
+    count: int
+
+
+def empty_chunk(length: int, features: int, dtype: np.dtype[Any]) -> Chunk:
+    """A chunk with room for ``length`` samples."""
+    return Chunk(np.zeros((length, features), dtype), np.zeros(length, np.int32), 0)
+
+
+def read_chunks(
+    stream: Stream, classes: int, dtype: np.dtype[Any], length: int, rounds: int | None
+) -> Iterator[Chunk]:
+    """The stream's first ``rounds`` samples in chunks of ``length``, the last one shorter.
+
+    Each sample is checked as it is read. What comes before a wrong one is given first, unless nothing has been yet.
+
+    Raises:
+        DataError: where a sample is wrong, with its row from 1; or where the stream is empty or fails.
+    """
+    features = sum(stream.widths)
+    chunk, read, given = empty_chunk(length, features, dtype), 0, False
+    blocks = _blocks(stream)
+    problem: DataError | None = None
+    while problem is None and (rounds is None or read < rounds):
+        try:
+            block = next(blocks, None)
+        except DataError as error:
+            problem = error
+            break
+        if block is None:
+            break
+        good, problem = _check(block, stream.widths, classes, read)
+        start = 0
+        while start < good and (rounds is None or read < rounds):
+            take = min(good - start, length - chunk.count, length if rounds is None else rounds - read)
+            rows = slice(chunk.count, chunk.count + take)
+            chunk.x[rows] = block.x[start : start + take]
+            chunk.y[rows] = block.y[start : start + take]
+            chunk = chunk._replace(count=chunk.count + take)
+            start, read = start + take, read + take
+            if chunk.count == length:
+                yield chunk
+                chunk, given = empty_chunk(length, features, dtype), True
+    if rounds is not None and read >= rounds:
+        problem = None  # what is wrong lies after the last round
+    if chunk.count and (given or problem is None):
+        yield chunk
+    if problem is not None:
+        raise problem
+    if read == 0:
+        raise DataError("the stream is empty: it has no sample to train on")
+
+
+def _blocks(stream: Stream) -> Iterator[Block]:
+    try:
+        yield from stream.blocks()
+    except AnabranchError:
+        raise
+    except Exception as error:
+        raise DataError(f"the stream failed: {type(error).__name__}: {error}") from error
+
+
+def _check(block: Block, widths: Sequence[int], classes: int, before: int) -> tuple[int, DataError | None]:
+    """How many of the block's first samples are right, and what is wrong with the next."""
+    x, y = np.asarray(block.x), np.asarray(block.y)
+    if x.ndim != 2 or x.shape[1] != sum(widths) or y.shape != (len(x),):
+        return 0, DataError(
+            f"after row {before:,}: the stream gave features of shape {x.shape} and labels of shape {y.shape}, but "
+            f"(n, {sum(widths)}) and (n,) are needed"
+        )
+    if not np.issubdtype(y.dtype, np.integer):
+        return 0, DataError(f"after row {before:,}: the stream gave labels of type {y.dtype}; whole numbers are needed")
+    wrong = (y < 0) | (y >= classes)
+    if not np.isfinite(x.sum()):  # one pass in the usual case; the sum is not finite where a feature is not
+        wrong |= ~np.isfinite(x).all(axis=1)
+    if not wrong.any():
+        return len(x), None
+    i = int(wrong.argmax())
+    row = before + i + 1
+    if not 0 <= y[i] < classes:
+        return i, DataError(
+            f"row {row:,}: the label is {y[i]}, but the model tells {classes} classes apart: 0 to {classes - 1}"
+        )
+    column = int(np.isfinite(x[i]).argmin())
+    client = int(np.searchsorted(np.cumsum(widths), column, side="right"))
+    feature = column - sum(widths[:client]) + 1
+    return i, DataError(f"row {row:,}: feature {feature} of client {client + 1} is {x[i, column]}; a number is needed")

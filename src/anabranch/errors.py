@@ -1,0 +1,79 @@
+"""The exceptions, as a tree.
+
+::
+
+    Exception
+    └── AnabranchError            every error that Anabranch raises on purpose
+        ├── ConfigError           a setting is unknown, misspelt or out of range (also a ValueError)
+        ├── ModelError            a model does not fit its data or its parts (also a ValueError)
+        ├── DataError             a file, a row, a feature or a label is wrong (also a ValueError)
+        ├── OutputError           a result cannot be written (also an OSError)
+        └── Diverged              the loss stopped being finite; carries the result so far
+    KeyboardInterrupt
+    └── Interrupted               Ctrl-C during a run; carries the result so far
+
+Each message names what is wrong, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from anabranch.result import Result
+
+
+class AnabranchError(Exception):
+    """Every error that Anabranch raises on purpose."""
+
+
+class ConfigError(AnabranchError, ValueError):
+    """A setting is unknown, misspelt or out of range."""
+
+
+class ModelError(AnabranchError, ValueError):
+    """A model does not fit its data, or its parts do not fit one another."""
+
+
+class DataError(AnabranchError, ValueError):
+    """A file, a row, a feature or a label is wrong.
+
+    ``result`` is the result of the rounds before the bad row, where training had begun, else None.
+    """
+
+    result: Result | None = None
+
+
+class OutputError(AnabranchError, OSError):
+    """A result cannot be written where it should go."""
+
+
+class Diverged(AnabranchError, ArithmeticError):
+    """The loss stopped being finite at ``round`` (0 is the first); ``result`` holds the rounds before it."""
+
+    def __init__(self, message: str, round: int, result: Result) -> None:
+        super().__init__(message)
+        self.round = round
+        self.result = result
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a run; ``result`` holds the rounds that were done."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(f"interrupted after {result.rounds:,} rounds")
+        self.result = result
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``' Did you mean ...?'`` with the known name nearest to ``name``, or an empty string.
+
+    >>> nearest("widnow", ["window", "decay"])
+    " Did you mean 'window'?"
+    >>> nearest("zzz", ["window", "decay"])
+    ''
+    """
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean '{found[0]}'?" if found else ""

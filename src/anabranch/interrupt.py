@@ -1,0 +1,48 @@
+"""Ctrl-C that does not tear a computation apart."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+
+
+class Interruptible:
+    """While it is entered, a first Ctrl-C only sets ``pressed``; a second one raises KeyboardInterrupt as usual.
+
+    Within ``at_once()``, for waiting on a slow stream, the first one raises too. Outside the main thread, and where
+    the program handles Ctrl-C in its own way, nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self.pressed = False
+        self._at_once = False
+        self._installed = False
+
+    def __enter__(self) -> Interruptible:
+        own = threading.current_thread() is threading.main_thread()
+        if own and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._handle)
+            self._installed = True
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Within it, Ctrl-C raises KeyboardInterrupt at once."""
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        raise_now = self._at_once or self.pressed
+        self.pressed = True
+        if raise_now:
+            raise KeyboardInterrupt

@@ -1,0 +1,58 @@
+"""Dense layers with weights stored (in, out), and perceptrons made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+
+class Dense(eqx.Module):
+    """A dense layer: ``x W + b``.
+
+    Weights and biases start from ``U(−1/√fan_in, 1/√fan_in)``.
+
+    >>> Dense(3, 2, key=jax.random.key(0)).weight.shape
+    (3, 2)
+    """
+
+    weight: Float[Array, "in out"]
+    bias: Float[Array, " out"]
+
+    def __init__(self, in_features: int, out_features: int, *, key: PRNGKeyArray) -> None:
+        bound = in_features**-0.5
+        weight_key, bias_key = jax.random.split(key)
+        self.weight = jax.random.uniform(weight_key, (in_features, out_features), minval=-bound, maxval=bound)
+        self.bias = jax.random.uniform(bias_key, (out_features,), minval=-bound, maxval=bound)
+
+    def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
+        return x @ self.weight + self.bias
+
+
+class MLP(eqx.Module):
+    """A perceptron: dense layers with a ReLU after each, the last included only with ``relu_last``.
+
+    Args:
+        sizes: the width of the input, of each hidden layer and of the output.
+        relu_last: whether the output passes a ReLU too.
+        key: where the initial parameters come from.
+
+    >>> MLP([784, 256, 10], relu_last=False, key=jax.random.key(0))(jax.numpy.zeros(784)).shape
+    (10,)
+    """
+
+    layers: tuple[Dense, ...]
+    relu_last: bool = eqx.field(static=True)
+
+    def __init__(self, sizes: Sequence[int], *, relu_last: bool, key: PRNGKeyArray) -> None:
+        keys = jax.random.split(key, len(sizes) - 1)
+        self.layers = tuple(Dense(i, o, key=k) for i, o, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
+        self.relu_last = relu_last
+
+    def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
+        for layer in self.layers[:-1]:
+            x = jax.nn.relu(layer(x))
+        x = self.layers[-1](x)
+        return jax.nn.relu(x) if self.relu_last else x

@@ -1,0 +1,75 @@
+"""How well a run went: prequential error, each prediction made before the update of its round."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+RUN_TIME_WINDOW = 20_000
+"""The run-time error rate is the mean of so many last rounds (the paper's Section 5.1)."""
+
+
+class Curve(NamedTuple):
+    """The error as the run went on; row ``i`` is what was known after ``rounds[i]`` rounds."""
+
+    rounds: NDArray[np.int64]
+    """(k,)"""
+    run_time_error: NDArray[np.float64]
+    """(k,): mean 0/1 error of the last 20,000 rounds, or of all where there are fewer."""
+    accumulated_error: NDArray[np.float64]
+    """(k,): mean 0/1 error of all rounds so far."""
+
+
+class Prequential:
+    """Takes the 0/1 errors in order and keeps the rates; its memory does not grow with the rounds.
+
+    Args:
+        report_every: a point of the curve after every so many rounds, and one at the end.
+
+    >>> errors = Prequential(report_every=2)
+    >>> errors.push(np.array([1, 0, 0, 0, 1]))
+    >>> errors.curve()
+    Curve(rounds=array([2, 4, 5]), run_time_error=array([0.5 , 0.25, 0.4 ]), accumulated_error=array([0.5 , 0.25, 0.4 ]))
+    """
+
+    def __init__(self, report_every: int) -> None:
+        self.report_every = report_every
+        self.rounds = 0
+        self.errors = 0
+        self._recent = np.zeros(0, np.uint8)
+        self._points: list[tuple[int, float, float]] = []
+
+    def push(self, errors: NDArray[Any]) -> None:
+        """The 0/1 errors (n,) of the next rounds."""
+        seen = np.concatenate([self._recent, errors.astype(np.uint8)])
+        sums = np.concatenate([[0], np.cumsum(seen, dtype=np.int64)])
+        before = self.rounds - len(self._recent)  # the round at which `seen` starts
+        first = (self.rounds // self.report_every + 1) * self.report_every
+        for t in range(first, self.rounds + len(errors) + 1, self.report_every):
+            end = t - before
+            start = max(0, end - RUN_TIME_WINDOW)
+            total = self.errors + sums[end] - sums[len(self._recent)]
+            self._points.append((t, (sums[end] - sums[start]) / (end - start), total / t))
+        self.rounds += len(errors)
+        self.errors += int(errors.sum())
+        self._recent = seen[-RUN_TIME_WINDOW:]
+
+    @property
+    def run_time_error(self) -> float:
+        """Mean error of the last 20,000 rounds; NaN before the first."""
+        return float(self._recent.mean()) if self.rounds else float("nan")
+
+    @property
+    def accumulated_error(self) -> float:
+        """Mean error of all rounds; NaN before the first."""
+        return self.errors / self.rounds if self.rounds else float("nan")
+
+    def curve(self) -> Curve:
+        """The points so far, the present one included."""
+        points = list(self._points)
+        if self.rounds and (not points or points[-1][0] != self.rounds):
+            points.append((self.rounds, self.run_time_error, self.accumulated_error))
+        rounds, run_time, accumulated = zip(*points, strict=True) if points else ((), (), ())
+        return Curve(np.array(rounds, np.int64), np.array(run_time, float), np.array(accumulated, float))

@@ -1,0 +1,231 @@
+"""A split model: M bottom models, one at each client, and the server's top model; and the paper's three."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray
+from numpy.typing import NDArray
+
+from anabranch.errors import ConfigError, ModelError, nearest
+from anabranch.layers import MLP, Dense
+
+INITIAL = 2**32 - 1
+"""Folded into a party's key for its initial parameters. No round has this number, so no draw is used twice."""
+
+
+class Group(NamedTuple):
+    """Consecutive clients of equal shape, which are computed in one batched product."""
+
+    first: int
+    count: int
+    features: int
+    """How many features each of them holds."""
+    embedding: int
+    """How many elements each of their embeddings has."""
+
+
+class SplitModel(eqx.Module):
+    """M bottom models and a top model.
+
+    ``f(w_0, w_1 .. w_M; x) = server([h_1(w_1; x_1), .., h_M(w_M; x_M)])`` (Equation 1).
+
+    Args:
+        clients: any Equinox modules; each maps its feature vector (d_m,) to an embedding (e_m,).
+        server: any Equinox module; maps the concatenated embeddings (Σ e_m,) to logits (c,). The loss applies the
+            softmax, so the module must not.
+
+    Raises:
+        ModelError: where there are no clients, or a part is not an Equinox module.
+
+    >>> keys = jax.random.split(jax.random.key(0), 3)
+    >>> model = SplitModel(
+    ...     clients=[eqx.nn.Linear(3, 4, key=keys[0]), eqx.nn.MLP(2, 4, 8, 1, key=keys[1])],
+    ...     server=eqx.nn.MLP(8, 2, 16, 1, key=keys[2]),
+    ... )
+    >>> model(jnp.ones(5), widths=(3, 2)).shape
+    (2,)
+    >>> sorted(model.to_arrays())[:2]
+    ['client1.bias', 'client1.weight']
+    """
+
+    clients: tuple[eqx.Module, ...]
+    server: eqx.Module
+
+    def __init__(self, clients: Sequence[eqx.Module], server: eqx.Module) -> None:
+        self.clients = tuple(clients)
+        self.server = server
+        if not self.clients:
+            raise ModelError("a split model needs at least one client")
+        for name, part in zip(party_names(len(self.clients)), [server, *self.clients], strict=True):
+            if not isinstance(part, eqx.Module) or not callable(part):
+                raise ModelError(f"{name}: {type(part).__name__} is not a callable Equinox module (equinox.Module)")
+            if not jax.tree.leaves(eqx.filter(part, eqx.is_inexact_array)):
+                raise ModelError(f"{name}: {type(part).__name__} holds no floating-point array, so nothing to train")
+
+    def __call__(self, x: jax.Array, widths: Sequence[int]) -> jax.Array:
+        """The logits (c,) of one whole sample (Σ d_m,), split into the clients' ``widths``."""
+        starts = np.cumsum([0, *widths])
+        parts = [x[a:b] for a, b in zip(starts[:-1], starts[1:], strict=True)]
+        return self.server(jnp.concatenate([h(part) for h, part in zip(self.clients, parts, strict=True)]))
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Every trained array by name, such as ``client1.layers.0.weight``; dense weights are (in, out)."""
+        return {name: np.asarray(_flip(leaf, turned)) for name, leaf, turned in _named(self)}
+
+    def with_arrays(self, arrays: Mapping[str, Any]) -> SplitModel:
+        """A model of the same structure with these arrays in it, named as in `to_arrays`.
+
+        Raises:
+            ModelError: where a name is missing or unknown, or a shape differs.
+        """
+        named = {name: (leaf, turned) for name, leaf, turned in _named(self)}
+        for name in arrays:
+            if name not in named:
+                raise ModelError(f"the model has no array {name!r}.{nearest(name, named)}")
+        for name in named:
+            if name not in arrays:
+                raise ModelError(f"array {name!r} is missing")
+        leaves = []
+        for name, (leaf, turned) in named.items():
+            new = np.asarray(arrays[name])
+            shape = np.shape(_flip(leaf, turned))
+            if new.shape != shape:
+                raise ModelError(f"array {name!r} has shape {new.shape}, but the model's has {shape}")
+            leaves.append(jnp.asarray(_flip(new, turned), leaf.dtype))
+        trained, rest = eqx.partition(self, eqx.is_inexact_array)
+        return eqx.combine(jax.tree.unflatten(jax.tree.structure(trained), leaves), rest)
+
+    def layout(self, widths: Sequence[int]) -> tuple[Group, ...]:
+        """The clients in groups, for samples split into ``widths``.
+
+        Raises:
+            ModelError: where the number of clients or of features does not fit, or an output is not a vector.
+        """
+        if len(widths) != len(self.clients):
+            raise ModelError(
+                f"the model has {len(self.clients)} clients, but the stream splits its features among {len(widths)}"
+            )
+        groups: list[Group] = []
+        for m, (client, width) in enumerate(zip(self.clients, widths, strict=True)):
+            embedding = output_width(client, width, f"client {m + 1}", "features")
+            if groups and (groups[-1].features, groups[-1].embedding) == (width, embedding):
+                last = groups[-1]
+                if _alike(self.clients[last.first], client):
+                    groups[-1] = last._replace(count=last.count + 1)
+                    continue
+            groups.append(Group(m, 1, width, embedding))
+        return tuple(groups)
+
+    def classes(self, widths: Sequence[int]) -> int:
+        """How many classes the server tells apart, for samples split into ``widths``."""
+        total = sum(group.count * group.embedding for group in self.layout(widths))
+        return output_width(self.server, total, "server", "elements of the concatenated embeddings")
+
+
+def output_width(module: eqx.Module, width: int, name: str, what: str) -> int:
+    """The length of the vector that ``module`` returns for a vector of ``width``.
+
+    Raises:
+        ModelError: where it does not take such a vector, or does not return one.
+    """
+    dtype = jax.tree.leaves(eqx.filter(module, eqx.is_inexact_array))[0].dtype
+    try:
+        output = eqx.filter_eval_shape(module, jax.ShapeDtypeStruct((width,), dtype))
+    except Exception as error:  # whatever the person's module raises
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(f"{name}: the model does not take {width} {what}: {reason}") from error
+    if getattr(output, "ndim", None) != 1:
+        raise ModelError(f"{name}: the model returns {output}, but a vector is needed")
+    return output.shape[0]
+
+
+def party_names(clients: int) -> list[str]:
+    """``['server', 'client 1', ..]``."""
+    return ["server", *(f"client {m + 1}" for m in range(clients))]
+
+
+def party_key(seed: int, index: int) -> PRNGKeyArray:
+    """A party's own random key: index 0 is the server, ``m`` is client ``m``."""
+    return jax.random.fold_in(jax.random.key(seed), index)
+
+
+def imnist(clients: int = 4, *, seed: int = 0) -> SplitModel:
+    """The paper's i-MNIST model: clients of one ReLU layer, 784/M → 64, and a server M·64 → 256 → 10.
+
+    Features are split as equally as possible; where 784 does not divide, the first clients hold one more. Each party
+    draws its own initial parameters from its own key.
+
+    Args:
+        clients: M, from 1 to 784.
+        seed: where the parties' keys come from.
+
+    >>> imnist(clients=4).to_arrays()["client1.layers.0.weight"].shape
+    (196, 64)
+    """
+    if isinstance(clients, bool) or not isinstance(clients, int) or not 1 <= clients <= 784:
+        raise ConfigError(f"i-MNIST has 784 features to split: clients is {clients!r}, not a whole number in 1..784")
+    widths = [784 // clients + (m < 784 % clients) for m in range(clients)]
+    return _perceptrons([(w, 64) for w in widths], [256, 10], relu_last=True, seed=seed)
+
+
+def susy(*, seed: int = 0) -> SplitModel:
+    """The paper's SUSY model: two clients of 9 features, 32, 64, 98 → 128, and a server 256, 128, 64, 32 → 2."""
+    return _perceptrons([(9, 32, 64, 98, 128)] * 2, [256, 128, 64, 32, 2], relu_last=False, seed=seed)
+
+
+def higgs(*, seed: int = 0) -> SplitModel:
+    """The paper's HIGGS model: as `susy`, with two clients of 14 features."""
+    return _perceptrons([(14, 32, 64, 98, 128)] * 2, [256, 128, 64, 32, 2], relu_last=False, seed=seed)
+
+
+def _perceptrons(
+    clients: Sequence[Sequence[int]], server: Sequence[int], *, relu_last: bool, seed: int
+) -> SplitModel:
+    def key(index: int) -> PRNGKeyArray:
+        return jax.random.fold_in(party_key(seed, index), INITIAL)
+
+    bottoms = [MLP(sizes, relu_last=relu_last, key=key(m + 1)) for m, sizes in enumerate(clients)]
+    top = MLP([sum(sizes[-1] for sizes in clients), *server], relu_last=False, key=key(0))
+    return SplitModel(bottoms, top)
+
+
+def _alike(a: eqx.Module, b: eqx.Module) -> bool:
+    """Whether two modules differ in the values of their arrays only."""
+    arrays_a, rest_a = eqx.partition(a, eqx.is_array)
+    arrays_b, rest_b = eqx.partition(b, eqx.is_array)
+    shapes = lambda tree: [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)]  # noqa: E731
+    return (
+        jax.tree.structure(arrays_a) == jax.tree.structure(arrays_b)
+        and shapes(arrays_a) == shapes(arrays_b)
+        and bool(eqx.tree_equal(rest_a, rest_b))
+    )
+
+
+def _named(model: SplitModel) -> list[tuple[str, jax.Array, bool]]:
+    """Each trained array's name, value, and whether it is a weight stored (out, in)."""
+    linears = lambda node: isinstance(node, eqx.nn.Linear)  # noqa: E731
+    turned = {
+        id(node.weight) for node in jax.tree.leaves(model, is_leaf=linears) if linears(node) and node.weight.ndim == 2
+    }
+    paths, _ = jax.tree_util.tree_flatten_with_path(eqx.filter(model, eqx.is_inexact_array))
+    return [(_path_name(path), leaf, id(leaf) in turned) for path, leaf in paths]
+
+
+def _path_name(path: tuple[Any, ...]) -> str:
+    names = [str(getattr(entry, "name", getattr(entry, "idx", getattr(entry, "key", entry)))) for entry in path]
+    if names[0] == "clients":
+        names = [f"client{int(names[1]) + 1}", *names[2:]]
+    return ".".join(names)
+
+
+def _flip(array: Any, turned: bool) -> Any:
+    return array.T if turned else array
+
+
+__all__ = ["MLP", "Dense", "Group", "SplitModel", "higgs", "imnist", "output_width", "party_key", "party_names", "susy"]

@@ -1,0 +1,139 @@
+"""What one party computes in a round. Each function sees the state of one party only.
+
+The same functions run inside the simulator's compiled loop and, jitted one by one, in the separate processes of a
+federation. On a CPU both give the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from anabranch.gradients import Pullback, forward, parameters
+from anabranch.types import Derivative, Derivatives, Embedding, Embeddings, Features, Flag, Label, Prediction
+from anabranch.types import Round, Scalar, Tree
+from anabranch.updates import Update, Window, blank
+
+
+class Party(NamedTuple):
+    """The state of the server or of one client."""
+
+    model: eqx.Module
+    """The top model ``w_0``, or the bottom model ``w_m``."""
+    memory: Array | None
+    """Under SLR the last ``l`` inputs: a client's features (l, d_m), the server's labels (l,)."""
+    window: Window | None
+    """Under DLR the last ``l`` gradients."""
+    optimiser: Tree
+    """The state of the Optax transformation."""
+
+
+class Outcome(NamedTuple):
+    """What the server has worked out in a round."""
+
+    prediction: Prediction
+    """The class predicted for this round's sample, before the update."""
+    derivatives: Derivatives
+    """``∂f^t/∂h`` for every client, side by side; only the activated clients are sent theirs."""
+    finite: Flag
+    """Whether the loss and the derivatives are finite. Where they are not, the server has not stepped."""
+
+
+class Rule(NamedTuple):
+    """How every party updates: the paper's update, and the step that follows the smoothing."""
+
+    update: Update
+    optimiser: optax.GradientTransformation | None
+    """Takes the smoothed gradient; None is plain gradient descent, ``w ← w − η ∇S``."""
+    wire: jnp.dtype
+    """The dtype in which embeddings and derivatives cross the wire."""
+
+    def transform(self, rate: Scalar) -> optax.GradientTransformation:
+        """The step rule of a party whose learning rate is ``rate``."""
+        return optax.sgd(rate) if self.optimiser is None else self.optimiser
+
+
+def init_client(rule: Rule, model: eqx.Module, features: Features, rate: Scalar) -> Party:
+    """Client ``m`` before round 0; ``features`` shows the shape of a sample."""
+    return _init(rule, model, rule.update.init_memory(features), features, rate, server=False)
+
+
+def init_server(rule: Rule, model: eqx.Module, embeddings: Embeddings, rate: Scalar) -> Party:
+    """The server before round 0; ``embeddings`` (e,) shows the width of all clients' embeddings together."""
+    labels = rule.update.init_memory(jnp.zeros((), jnp.int32))
+    return _init(rule, model, labels, embeddings, rate, server=True)
+
+
+def _init(
+    rule: Rule, model: eqx.Module, memory: Array | None, example: Array, rate: Scalar, *, server: bool
+) -> Party:
+    def gradient(x: Array) -> Tree:
+        output, pullback = forward(model, x)
+        return pullback(output)[0]
+
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), eqx.filter_eval_shape(gradient, example))
+    window = rule.update.init_window(zeros, server=server)
+    return Party(model, memory, window, rule.transform(rate).init(parameters(model)))
+
+
+def encode(rule: Rule, client: Party, x: Features, t: Round) -> tuple[Party, Embedding, Pullback]:
+    """The client's embedding ``h_m(w_m^t; x_m^t)`` as it crosses the wire, and its pullback, kept for `client_step`.
+
+    Under SLR the embeddings of the client's last ``l`` inputs.
+    """
+    memory, evaluated = rule.update.recall(client.memory, x, t)
+    embedding, pullback = forward(client.model, evaluated)
+    return client._replace(memory=memory), embedding.astype(rule.wire), pullback
+
+
+def server_step(
+    rule: Rule, server: Party, embeddings: Embeddings, label: Label, rate: Scalar, t: Round
+) -> tuple[Party, Outcome]:
+    """Predict, then push ``∂f^t/∂w_0`` and step along the smoothed gradient; work out ``v = ∂f^t/∂h``."""
+    memory, labels = rule.update.recall(server.memory, label, t)
+    dtype = jax.tree.leaves(parameters(server.model))[0].dtype
+    logits, pullback = forward(server.model, embeddings.astype(dtype), input_derivative=True)
+    loss, delta = jax.value_and_grad(_loss)(logits, labels, rule.update.exists(t))
+    gradient, derivatives = pullback(delta)
+    assert derivatives is not None
+    finite = jnp.isfinite(loss) & jnp.isfinite(derivatives.sum())
+
+    window, direction = rule.update.smooth(server.window, gradient, t)
+    # `finite` depends on the last use of the old parameters, so the compiler can step in place without a copy.
+    model, optimiser = step(rule, server.model, server.optimiser, direction, rate, finite)
+    prediction = rule.update.newest(logits, t).argmax(-1).astype(jnp.int32)
+    returned = rule.update.returned(derivatives).astype(rule.wire)
+    return Party(model, memory, window, optimiser), Outcome(prediction, returned, finite)
+
+
+def client_step(
+    rule: Rule, client: Party, pullback: Pullback, v: Derivative, rate: Scalar, t: Round, active: Flag
+) -> Party:
+    """An activated client pushes ``v_m^t ∂h_m/∂w_m`` and steps; a passive one pushes 0 and does not step."""
+    dtype = jax.tree.leaves(parameters(client.model))[0].dtype
+    gradient, _ = pullback(v.astype(dtype))
+    window, direction = rule.update.smooth(client.window, blank(active, gradient), t)
+    model, optimiser = step(rule, client.model, client.optimiser, direction, rate, active)
+    return Party(model, client.memory, window, optimiser)
+
+
+def step(
+    rule: Rule, model: eqx.Module, state: Tree, direction: Tree, rate: Scalar, go: Flag
+) -> tuple[eqx.Module, Tree]:
+    """The model after a step along ``direction``, or the same model where ``go`` is false."""
+    trained = parameters(model)
+    updates, stepped_state = rule.transform(rate).update(direction, state, trained)
+    keep = lambda new, old: jnp.where(go, new, old)  # noqa: E731
+    stepped = jax.tree.map(keep, optax.apply_updates(trained, updates), trained)
+    return eqx.combine(stepped, model), jax.tree.map(keep, stepped_state, state)
+
+
+def _loss(logits: Array, labels: Array, exists: Any) -> Scalar:
+    """Softmax cross-entropy, summed over the rows that exist."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return jnp.where(exists, losses, 0).sum()

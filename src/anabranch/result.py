@@ -1,0 +1,111 @@
+"""What a run gives back."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.cost import MB, ClientTimes, Traffic
+from anabranch.metrics import Curve
+from anabranch.models import SplitModel
+
+
+@dataclass(eq=False)
+class Result:
+    """A run's model, error, traffic and cost."""
+
+    model: SplitModel
+    """The trained model."""
+    rounds: int
+    """How many rounds were done."""
+    stopped: str | None
+    """Why the run ended before the rounds that were asked for, or None."""
+    error_rate: float
+    """The accumulated error rate: mean prequential 0/1 error of all rounds; NaN where there was none."""
+    curve: Curve
+    """The run-time and the accumulated error rate as the run went on."""
+    activation_rate: NDArray[np.float64]
+    """(M,): in which share of the rounds each client was activated."""
+    traffic: Traffic
+    """Payload bytes up and down, for each client."""
+    seconds: float
+    """Wall-clock seconds of the rounds, the stream included and compiling excluded."""
+    compile_seconds: float
+    """Seconds of compiling before round 0; near 0 when a run of the same shapes came before."""
+    settings: dict[str, Any]
+    """What the run was asked for, as JSON values."""
+    measure: Callable[[], ClientTimes] = field(repr=False)
+    """Times the clients' functions on this machine."""
+    errors: NDArray[np.bool_] | None = field(default=None, repr=False)
+    """(rounds,): the 0/1 error of each round, with ``keep_errors=True``."""
+
+    @property
+    def run_time_error(self) -> float:
+        """The run-time error rate at the end: mean error of the last 20,000 rounds."""
+        return float(self.curve.run_time_error[-1]) if self.rounds else float("nan")
+
+    @property
+    def rounds_per_second(self) -> float:
+        """Rounds a second, the stream included and compiling excluded."""
+        return self.rounds / self.seconds if self.rounds else 0.0
+
+    @cached_property
+    def client_times(self) -> ClientTimes:
+        """Seconds of one forward pass, and of one backward pass and step, for each client; measured when first read."""
+        return self.measure()
+
+    @property
+    def client_seconds(self) -> float:
+        """Computing time of all clients together.
+
+        The simulator computes the clients in one program, so this is an estimate: each client's jitted `encode` and
+        `client_step` are timed on this machine (when this is first read) and multiplied by the rounds, and by the
+        rounds in which the client was activated.
+        """
+        encode, step = self.client_times
+        return float(((encode + step * self.activation_rate) * self.rounds).sum())
+
+    def describe(self) -> dict[str, Any]:
+        """Everything but the arrays, as JSON values: numbers, settings, versions."""
+        return {
+            "rounds": self.rounds,
+            "stopped": self.stopped,
+            "accumulated_error": _number(self.error_rate),
+            "run_time_error": _number(self.run_time_error),
+            "activation_rate": self.activation_rate.tolist(),
+            "bytes_up": self.traffic.up.tolist(),
+            "bytes_down": self.traffic.down.tolist(),
+            "megabytes": self.traffic.total / MB,
+            "client_seconds": self.client_seconds,
+            "client_seconds_how": "each client's jitted functions timed once, multiplied by its rounds and activations",
+            "seconds": self.seconds,
+            "compile_seconds": self.compile_seconds,
+            "rounds_per_second": self.rounds_per_second,
+            "settings": self.settings,
+            "versions": versions(),
+        }
+
+
+def versions() -> dict[str, str]:
+    """The versions that a run's bits depend on, and the device."""
+    packages = {name: version(name) for name in ("anabranch", "jax", "jaxlib", "equinox", "optax", "numpy")}
+    device = jax.devices()[0]
+    return {
+        **packages,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "device": f"{device.platform} {device.device_kind}",
+    }
+
+
+def _number(value: float) -> float | None:
+    """JSON has no NaN."""
+    return None if np.isnan(value) else value

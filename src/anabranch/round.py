@@ -1,0 +1,139 @@
+"""One round of event-driven online vertical federated learning: Algorithm 1 of the paper, from top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from anabranch.models import Group, SplitModel
+from anabranch.party import Outcome, Party, Rule, client_step, encode, init_client, init_server, server_step
+from anabranch.types import Label, Round
+
+
+class Federation(NamedTuple):
+    """The state of every party before a round."""
+
+    server: Party
+    clients: tuple[Party, ...]
+    """One for each group of equal clients, their arrays stacked along a leading axis."""
+
+
+def play_round(
+    layout: Sequence[Group],
+    rule: Rule,
+    rates: Float[Array, " M+1"],
+    federation: Federation,
+    x: Float[Array, " d"],
+    label: Label,
+    active: Bool[Array, " M"],
+    t: Round,
+) -> tuple[Federation, Outcome]:
+    """Round ``t``: an event has activated some clients, and the sample ``x`` has the class ``label``.
+
+    Args:
+        layout: which clients are computed together.
+        rule: the update (OGD, DLR or SLR) and the step rule.
+        rates: the learning rates ``η_0 .. η_M``, the server's first.
+        federation: every party's state.
+        x: the clients' features side by side.
+        label: known to the server only.
+        active: who is in ``A_t``.
+        t: the number of the round, from 0.
+    """
+    server, clients = federation
+
+    # 1. Each activated client sends its embedding. 2. The server queries the passive clients, which send theirs too.
+    sent = [
+        _for_each(lambda client, x_m: encode(rule, client, x_m, t))(client, x_m)
+        for client, x_m in zip(clients, split(layout, x, "features"), strict=True)
+    ]
+    clients = tuple(client for client, _, _ in sent)
+    embeddings = join([embedding for _, embedding, _ in sent])
+
+    # 3. The server predicts, pushes its gradient on its window, and steps.
+    server, outcome = server_step(rule, server, embeddings, label, rates[0], t)
+
+    # 4. It returns the partial derivatives v_m to the activated clients only.
+    # 5. Each activated client pushes its gradient and steps; each passive client pushes 0 and does not step. (After
+    #    a loss that is not finite nobody steps: the run ends here.)
+    stepping = active & outcome.finite
+    clients = tuple(
+        _for_each(lambda client, pullback, v, rate, go: client_step(rule, client, pullback, v, rate, t, go))(
+            client, pullback, v, rate, go
+        )
+        for client, (_, _, pullback), v, rate, go in zip(
+            clients,
+            sent,
+            split(layout, outcome.derivatives, "embedding"),
+            split(layout, rates[1:]),
+            split(layout, stepping),
+            strict=True,
+        )
+    )
+    return Federation(server, clients), outcome
+
+
+def init_federation(
+    layout: Sequence[Group], rule: Rule, rates: Float[Array, " M+1"], model: SplitModel
+) -> Federation:
+    """Every party's state before round 0."""
+    dtype = model_dtype(model)
+    clients = tuple(
+        stack(
+            [
+                init_client(rule, model.clients[m], jnp.zeros(group.features, dtype), rates[m + 1])
+                for m in range(group.first, group.first + group.count)
+            ]
+        )
+        for group in layout
+    )
+    width = sum(group.count * group.embedding for group in layout)
+    return Federation(init_server(rule, model.server, jnp.zeros(width, dtype), rates[0]), clients)
+
+
+def trained_model(layout: Sequence[Group], federation: Federation) -> SplitModel:
+    """The model that the parties hold together."""
+    clients = [
+        jax.tree.map(lambda leaf, i=i: leaf[i] if eqx.is_array(leaf) else leaf, party.model)
+        for group, party in zip(layout, federation.clients, strict=True)
+        for i in range(group.count)
+    ]
+    return SplitModel(clients, federation.server.model)
+
+
+def model_dtype(model: SplitModel) -> jnp.dtype:
+    """The dtype in which the parties compute."""
+    return jnp.result_type(*jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
+
+
+def stack(parties: Sequence[Party]) -> Party:
+    """Equal clients as one, each array with a leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *parties)
+
+
+def split(layout: Sequence[Group], values: Array, width: str | None = None) -> list[Array]:
+    """Values side by side along the last axis, cut into (count, .., width) for each group; a scalar each without a width."""
+    parts, start = [], 0
+    for group in layout:
+        each = 1 if width is None else getattr(group, width)
+        part = values[..., start : start + group.count * each]
+        start += group.count * each
+        shape = (*values.shape[:-1], group.count) if width is None else (*values.shape[:-1], group.count, each)
+        parts.append(jnp.moveaxis(part.reshape(shape), len(values.shape) - 1, 0))
+    return parts
+
+
+def join(parts: Sequence[Array]) -> Array:
+    """The inverse of `split`: (count, .., width) for each group, side by side along the last axis."""
+    rows = [jnp.moveaxis(part, 0, -2) for part in parts]
+    return jnp.concatenate([row.reshape((*row.shape[:-2], -1)) for row in rows], axis=-1)
+
+
+def _for_each(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of one client, computed for a group of them at once."""
+    return eqx.filter_vmap(function)

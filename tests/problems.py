@@ -1,0 +1,82 @@
+"""Small problems for the tests, and modules that compute the same thing in different ways."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import reference
+
+import anabranch as ab
+from anabranch.layers import MLP
+
+
+class Plain(eqx.Module):
+    """A perceptron that no one recognises as dense layers: its gradient takes the general path."""
+
+    weights: list[jax.Array]
+    biases: list[jax.Array]
+    relu_last: bool = eqx.field(static=True)
+
+    def __call__(self, x):
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = x @ weight + bias
+            x = jax.nn.relu(x) if self.relu_last or i + 1 < len(self.weights) else x
+        return x
+
+
+class Linears(eqx.Module):
+    """A perceptron of Equinox's own layers, whose weights are (out, in)."""
+
+    layers: list[eqx.nn.Linear]
+    relu_last: bool = eqx.field(static=True)
+
+    def __call__(self, x):
+        for i, layer in enumerate(self.layers):
+            x = layer(x)
+            x = jax.nn.relu(x) if self.relu_last or i + 1 < len(self.layers) else x
+        return x
+
+
+def as_mlp(net: reference.Net) -> MLP:
+    sizes = [net.weights[0].shape[0], *(w.shape[1] for w in net.weights)]
+    mlp = MLP(sizes, relu_last=net.relu_last, key=jax.random.key(0))
+    arrays = [jnp.asarray(a) for pair in zip(net.weights, net.biases, strict=True) for a in pair]
+    return jax.tree.unflatten(jax.tree.structure(mlp), arrays)
+
+
+def as_plain(net: reference.Net) -> Plain:
+    return Plain([jnp.asarray(w) for w in net.weights], [jnp.asarray(b) for b in net.biases], net.relu_last)
+
+
+def as_linears(net: reference.Net) -> Linears:
+    layers = []
+    for weight, bias in zip(net.weights, net.biases, strict=True):
+        layer = eqx.nn.Linear(*weight.shape, key=jax.random.key(0))
+        layers.append(
+            eqx.tree_at(lambda m: (m.weight, m.bias), layer, (jnp.asarray(weight.T), jnp.asarray(bias)))
+        )
+    return Linears(layers, net.relu_last)
+
+
+MODULES = {"outer": as_mlp, "general": as_plain, "equinox": as_linears}
+
+
+def arrays_of(net: reference.Net) -> list[np.ndarray]:
+    return [a for pair in zip(net.weights, net.biases, strict=True) for a in pair]
+
+
+def small_problem(seed=0, rounds=60, clients=3, classes=3, **kwargs):
+    """A small float32 model, its stream, and who is activated."""
+    rng = np.random.default_rng(seed)
+    options = {"depth_client": 1, "depth_server": 2, **kwargs}
+    nets, server, xs, y = reference.random_problem(rng, clients=clients, rounds=rounds, classes=classes, **options)
+    model = ab.SplitModel([as_mlp(net) for net in nets], as_mlp(server))
+    active = rng.random((rounds, clients)) < 0.5
+    return model, ab.streams.from_arrays([x.astype(np.float32) for x in xs], y, classes=classes), active
+
+
+def bits(model: ab.SplitModel) -> dict[str, bytes]:
+    """Every array of a model, to the last bit."""
+    return {name: array.tobytes() for name, array in model.to_arrays().items()}

@@ -1,0 +1,117 @@
+"""The package against the slow reference, which sums every window term by term and shares no code with it."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+import reference
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from problems import MODULES, arrays_of
+
+import anabranch as ab
+
+ROUNDS = 200
+
+
+def make_update(name, window, decay, client_window):
+    return {
+        "OGD": lambda: ab.OGD(),
+        "DLR": lambda: ab.DLR(window, decay, client_window=client_window),
+        "SLR": lambda: ab.SLR(window),
+    }[name]()
+
+
+def run_package(nets, server, xs, y, active, path, update, classes, learning_rate):
+    make = MODULES[path]
+    model = ab.SplitModel([make(net) for net in nets], make(server))
+    return ab.simulate(
+        model,
+        ab.streams.from_arrays(xs, y, classes=classes),
+        update=update,
+        activation=ab.Recorded(active),
+        learning_rate=learning_rate,
+        wire_dtype="float64",
+        keep_errors=True,
+        chunk=64,
+    )
+
+
+def assert_agrees(result, expected, y):
+    wrong = expected.predictions != y
+    np.testing.assert_array_equal(result.errors, wrong)
+    modules = [*result.model.clients, result.model.server]
+    for module, net in zip(modules, [*expected.clients, expected.server], strict=True):
+        ours = arrays_of_module(module)
+        for got, want in zip(ours, arrays_of(net), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
+
+
+def arrays_of_module(module):
+    """Weights (in, out) and biases, layer by layer, whatever the module keeps them in."""
+    arrays = ab.SplitModel([module], module).to_arrays()
+    own = {name.removeprefix("client1."): a for name, a in arrays.items() if name.startswith("client1.")}
+    if any(name.startswith("weights.") for name in own):
+        count = len(own) // 2
+        return [own[f"{kind}.{i}"] for i in range(count) for kind in ("weights", "biases")]
+    return list(own.values())
+
+
+problem = st.fixed_dictionaries(
+    {
+        "seed": st.integers(0, 10_000),
+        "clients": st.integers(1, 5),
+        "classes": st.integers(2, 4),
+        "depth_client": st.integers(1, 3),
+        "depth_server": st.integers(1, 3),
+        "relu_last": st.booleans(),
+        "equal": st.booleans(),
+        "window": st.integers(1, 12),
+        "decay": st.floats(0.05, 0.99),
+        "client_window": st.booleans(),
+        "share": st.sampled_from([0.0, 0.2, 0.6, 1.0]),
+        "rates": st.sampled_from([(0.05, 0.05), (0.1, 0.02)]),
+    }
+)
+
+
+@pytest.mark.parametrize("path", MODULES)
+@pytest.mark.parametrize("name", ["OGD", "DLR", "SLR"])
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(case=problem)
+def test_parameters_and_predictions_agree_with_the_reference(name, path, case):
+    rng = np.random.default_rng(case["seed"])
+    nets, server, xs, y = reference.random_problem(
+        rng,
+        clients=case["clients"],
+        rounds=ROUNDS,
+        classes=case["classes"],
+        depth_client=case["depth_client"],
+        depth_server=case["depth_server"],
+    )
+    if case["equal"]:  # clients of one shape, which the simulator computes in one product
+        shapes = [[(w.shape, b.shape) for w, b in zip(nets[0].weights, nets[0].biases, strict=True)]] * len(nets)
+        nets = [
+            nets[0]._replace(
+                weights=[rng.uniform(-0.5, 0.5, w) for w, _ in shape], biases=[rng.uniform(-0.5, 0.5, b) for _, b in shape]
+            )
+            for shape in shapes
+        ]
+        xs = [rng.normal(size=xs[0].shape) for _ in xs]
+        width, hidden = len(nets) * nets[0].biases[-1].size, server.weights[0].shape[1]
+        server = server._replace(weights=[rng.uniform(-0.4, 0.4, (width, hidden)), *server.weights[1:]])
+    nets = [net._replace(relu_last=case["relu_last"]) for net in nets]
+    active = rng.random((ROUNDS, len(nets))) < case["share"]
+    window, decay, client_window = case["window"], case["decay"], case["client_window"]
+    server_rate, client_rate = case["rates"]
+    expected = reference.run(
+        nets, server, xs, y, active, update=name, window=window, decay=decay, client_window=client_window,
+        learning_rate=(server_rate, client_rate),
+    )  # fmt: skip
+    with jax.enable_x64(True):
+        result = run_package(
+            nets, server, xs, y, active, path, make_update(name, window, decay, client_window), case["classes"],
+            [server_rate] + [client_rate] * len(nets),
+        )  # fmt: skip
+        assert_agrees(result, expected, y)
