@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -28,7 +29,7 @@ Mask = NDArray[np.bool_] | Bool[Array, "n M"]
 class Activation(ABC):
     """Decides which clients an event activates; the base of `Full`, `Random`, `Event`, `Fixed` and `Recorded`."""
 
-    def check(self, clients: int, rounds: int | None) -> None:
+    def check(self, clients: int, rounds: int | None) -> None:  # noqa: B027 (most fit anything)
         """Whether this activation fits so many clients and rounds.
 
         Raises:
@@ -132,7 +133,7 @@ class Event(Activation):
 
     def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> NDArray[np.bool_]:
         starts = np.cumsum([0, *widths])
-        means = [x[:, a:b].mean(axis=1) for a, b in zip(starts[:-1], starts[1:], strict=True)]
+        means = [x[:, a:b].mean(axis=1) for a, b in pairwise(starts)]
         return np.stack(means, axis=1) > self.threshold
 
     def decide(self, seed: int, client: int, t: int, x_m: NDArray[Any]) -> bool:
@@ -214,7 +215,7 @@ class Recorded(Activation):
 def _draw(key: PRNGKeyArray, clients: Array, rounds: Array, p: Array) -> Bool[Array, "n M"]:
     keys = jax.vmap(partial(jax.random.fold_in, key))(clients)
     uniform = jax.vmap(lambda t: jax.vmap(lambda k: jax.random.uniform(jax.random.fold_in(k, t), dtype=p.dtype))(keys))
-    return uniform(rounds) < p
+    return uniform(rounds) < p[None, :]
 
 
 @partial(jax.jit, static_argnames="clients")

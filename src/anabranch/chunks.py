@@ -13,13 +13,13 @@ from anabranch.streams.base import Block, Stream
 
 
 class Chunk(NamedTuple):
-    """Some consecutive samples; only the first ``count`` rows are samples, the rest is padding."""
+    """Some consecutive samples; only the first ``rows`` rows are samples, the rest is padding."""
 
     x: NDArray[np.floating[Any]]
     """(n, d)"""
     y: NDArray[np.int32]
     """(n,)"""
-    count: int
+    rows: int
 
 
 def empty_chunk(length: int, features: int, dtype: np.dtype[Any]) -> Chunk:
@@ -27,9 +27,7 @@ def empty_chunk(length: int, features: int, dtype: np.dtype[Any]) -> Chunk:
     return Chunk(np.zeros((length, features), dtype), np.zeros(length, np.int32), 0)
 
 
-def read_chunks(
-    stream: Stream, classes: int, dtype: np.dtype[Any], length: int, rounds: int | None
-) -> Iterator[Chunk]:
+def read_chunks(stream: Stream, classes: int, dtype: np.dtype[Any], length: int, rounds: int | None) -> Iterator[Chunk]:
     """The stream's first ``rounds`` samples in chunks of ``length``, the last one shorter.
 
     Each sample is checked as it is read. What comes before a wrong one is given first, unless nothing has been yet.
@@ -52,18 +50,18 @@ def read_chunks(
         good, problem = _check(block, stream.widths, classes, read)
         start = 0
         while start < good and (rounds is None or read < rounds):
-            take = min(good - start, length - chunk.count, length if rounds is None else rounds - read)
-            rows = slice(chunk.count, chunk.count + take)
-            chunk.x[rows] = block.x[start : start + take]
-            chunk.y[rows] = block.y[start : start + take]
-            chunk = chunk._replace(count=chunk.count + take)
+            take = min(good - start, length - chunk.rows, length if rounds is None else rounds - read)
+            place = slice(chunk.rows, chunk.rows + take)
+            chunk.x[place] = block.x[start : start + take]
+            chunk.y[place] = block.y[start : start + take]
+            chunk = chunk._replace(rows=chunk.rows + take)
             start, read = start + take, read + take
-            if chunk.count == length:
+            if chunk.rows == length:
                 yield chunk
                 chunk, given = empty_chunk(length, features, dtype), True
     if rounds is not None and read >= rounds:
         problem = None  # what is wrong lies after the last round
-    if chunk.count and (given or problem is None):
+    if chunk.rows and (given or problem is None):
         yield chunk
     if problem is not None:
         raise problem

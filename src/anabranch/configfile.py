@@ -231,6 +231,7 @@ def _unknown(key: Key, kind: str) -> str:
         near = _nearest(key[0], known)
         for last, home in homes.items():
             near = near.replace(f"'{last}'", f"'{home}'")
+        near = near or f" There are {', '.join(Config.model_fields)}"
         return f"there is no setting or section '{key[0]}'.{near}"
     section, last = key
     own = (kinds_by_name(section).get(kind) or KINDS[section][0]).settings()

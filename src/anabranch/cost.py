@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.compiling import compiled
 from anabranch.models import Group, SplitModel
 from anabranch.party import Rule, client_step, encode, init_client
 from anabranch.round import model_dtype
@@ -87,17 +89,15 @@ def measure_client_times(model: SplitModel, layout: Sequence[Group], rule: Rule,
         client = init_client(rule, model.clients[group.first], x, rate)
         encoded, embedding, pullback = _encode(rule, client, x, t)
         derivative = jnp.zeros_like(embedding)
-        forward = _median(calls, lambda r=rule, c=client, x=x: _encode(r, c, x, t))
-        backward = _median(
-            calls, lambda r=rule, c=encoded, p=pullback, v=derivative: _client_step(r, c, p, v, rate, t, yes)
-        )
-        times += [(forward, backward)] * group.count
+        forward = _median(calls, partial(_encode, rule, client, x, t))
+        backward = _median(calls, partial(_client_step, rule, encoded, pullback, derivative, rate, t, yes))
+        times += [(forward, backward)] * group.size
     encode_times, step_times = zip(*times, strict=True)
     return ClientTimes(np.array(encode_times), np.array(step_times))
 
 
-_encode = eqx.filter_jit(encode)
-_client_step = eqx.filter_jit(client_step)
+_encode = compiled(encode)
+_client_step = compiled(client_step)
 
 
 def _median(calls: int, call: Callable[[], Any]) -> float:

@@ -50,8 +50,8 @@ class OutputError(AnabranchError, OSError):
     """A result cannot be written where it should go."""
 
 
-class Diverged(AnabranchError, ArithmeticError):
-    """The loss stopped being finite at ``round`` (0 is the first); ``result`` holds the rounds before it."""
+class Diverged(AnabranchError, ArithmeticError):  # noqa: N818 (it reads as what happened)
+    """The loss stopped being finite at ``round`` (1 is the first); ``result`` holds the rounds before it."""
 
     def __init__(self, message: str, round: int, result: Result) -> None:
         super().__init__(message)

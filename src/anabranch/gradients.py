@@ -109,13 +109,13 @@ def _forward_outer(module: eqx.Module, x: Array, input_derivative: bool) -> tupl
     def apply(trained: tuple[dict, dict], x: Array) -> tuple[Array, dict[int, Array]]:
         shifts, others = trained
         probes = {i: _Probe(layer, shifts[i]) for i, layer in layers.items()}
-        output = structure.unflatten([{**others, **probes}.get(i, node) for i, node in enumerate(nodes)])(x)
+        output = jax.tree.unflatten(structure, [{**others, **probes}.get(i, node) for i, node in enumerate(nodes)])(x)
         if any(len(probe.inputs) != 1 or probe.inputs[0].ndim != 1 for probe in probes.values()):
             raise NotImplementedError("a dense layer is not called exactly once on one vector")
         return output, {i: probe.inputs[0] for i, probe in probes.items()}
 
     output, pullback, inputs = _vjp(apply, (shifts, others), x, input_derivative)
-    skeleton = structure.unflatten([_outline(node) if i in layers else None for i, node in enumerate(nodes)])
+    skeleton = jax.tree.unflatten(structure, [_outline(node) if i in layers else None for i, node in enumerate(nodes)])
     return output, jax.tree_util.Partial(_outer, skeleton, pullback, inputs)
 
 
@@ -125,7 +125,7 @@ def _outer(skeleton: Tree, pullback: Callable, inputs: dict[int, Array], v: Arra
     gradient = [
         _layer_gradient(node, inputs[i], deltas[i]) if i in inputs else others.get(i) for i, node in enumerate(nodes)
     ]
-    return structure.unflatten(gradient), derivative[0] if derivative else None
+    return jax.tree.unflatten(structure, gradient), derivative[0] if derivative else None
 
 
 class _Probe:

@@ -30,8 +30,8 @@ class Prequential:
 
     >>> errors = Prequential(report_every=2)
     >>> errors.push(np.array([1, 0, 0, 0, 1]))
-    >>> errors.curve()
-    Curve(rounds=array([2, 4, 5]), run_time_error=array([0.5 , 0.25, 0.4 ]), accumulated_error=array([0.5 , 0.25, 0.4 ]))
+    >>> errors.curve().rounds, errors.curve().run_time_error
+    (array([2, 4, 5]), array([0.5 , 0.25, 0.4 ]))
     """
 
     def __init__(self, report_every: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -23,7 +24,8 @@ class Group(NamedTuple):
     """Consecutive clients of equal shape, which are computed in one batched product."""
 
     first: int
-    count: int
+    size: int
+    """How many clients."""
     features: int
     """How many features each of them holds."""
     embedding: int
@@ -71,8 +73,9 @@ class SplitModel(eqx.Module):
     def __call__(self, x: jax.Array, widths: Sequence[int]) -> jax.Array:
         """The logits (c,) of one whole sample (Σ d_m,), split into the clients' ``widths``."""
         starts = np.cumsum([0, *widths])
-        parts = [x[a:b] for a, b in zip(starts[:-1], starts[1:], strict=True)]
-        return self.server(jnp.concatenate([h(part) for h, part in zip(self.clients, parts, strict=True)]))
+        parts = [x[a:b] for a, b in pairwise(starts)]
+        embeddings = [apply(client, part) for client, part in zip(self.clients, parts, strict=True)]
+        return apply(self.server, jnp.concatenate(embeddings))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Every trained array by name, such as ``client1.layers.0.weight``; dense weights are (in, out)."""
@@ -117,15 +120,21 @@ class SplitModel(eqx.Module):
             if groups and (groups[-1].features, groups[-1].embedding) == (width, embedding):
                 last = groups[-1]
                 if _alike(self.clients[last.first], client):
-                    groups[-1] = last._replace(count=last.count + 1)
+                    groups[-1] = last._replace(size=last.size + 1)
                     continue
             groups.append(Group(m, 1, width, embedding))
         return tuple(groups)
 
     def classes(self, widths: Sequence[int]) -> int:
         """How many classes the server tells apart, for samples split into ``widths``."""
-        total = sum(group.count * group.embedding for group in self.layout(widths))
+        total = sum(group.size * group.embedding for group in self.layout(widths))
         return output_width(self.server, total, "server", "elements of the concatenated embeddings")
+
+
+def apply(module: eqx.Module, x: jax.Array) -> jax.Array:
+    """The module's output for one vector."""
+    assert callable(module)
+    return module(x)
 
 
 def output_width(module: eqx.Module, width: int, name: str, what: str) -> int:
@@ -136,7 +145,7 @@ def output_width(module: eqx.Module, width: int, name: str, what: str) -> int:
     """
     dtype = jax.tree.leaves(eqx.filter(module, eqx.is_inexact_array))[0].dtype
     try:
-        output = eqx.filter_eval_shape(module, jax.ShapeDtypeStruct((width,), dtype))
+        output = eqx.filter_eval_shape(apply, module, jax.ShapeDtypeStruct((width,), dtype))
     except Exception as error:  # whatever the person's module raises
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(f"{name}: the model does not take {width} {what}: {reason}") from error
@@ -184,9 +193,32 @@ def higgs(*, seed: int = 0) -> SplitModel:
     return _perceptrons([(14, 32, 64, 98, 128)] * 2, [256, 128, 64, 32, 2], relu_last=False, seed=seed)
 
 
-def _perceptrons(
-    clients: Sequence[Sequence[int]], server: Sequence[int], *, relu_last: bool, seed: int
+def mlp(
+    widths: Sequence[int],
+    classes: int,
+    *,
+    hidden: Sequence[int] = (32,),
+    embedding: int = 16,
+    server: Sequence[int] = (64,),
+    seed: int = 0,
 ) -> SplitModel:
+    """Perceptrons for any stream: clients ``d_m``, ``hidden`` → ``embedding``, and a server ``server`` → ``classes``.
+
+    Args:
+        widths: how many features each client holds, as a stream's ``widths``.
+        classes: how many classes there are, as a stream's ``classes``.
+        hidden: the widths of each client's hidden layers.
+        embedding: the elements of each client's embedding.
+        server: the widths of the server's hidden layers.
+        seed: where the parties' keys come from.
+
+    >>> mlp((3, 2), 2).to_arrays()["server.layers.0.weight"].shape
+    (32, 64)
+    """
+    return _perceptrons([(w, *hidden, embedding) for w in widths], [*server, classes], relu_last=False, seed=seed)
+
+
+def _perceptrons(clients: Sequence[Sequence[int]], server: Sequence[int], *, relu_last: bool, seed: int) -> SplitModel:
     def key(index: int) -> PRNGKeyArray:
         return jax.random.fold_in(party_key(seed, index), INITIAL)
 
@@ -197,14 +229,11 @@ def _perceptrons(
 
 def _alike(a: eqx.Module, b: eqx.Module) -> bool:
     """Whether two modules differ in the values of their arrays only."""
-    arrays_a, rest_a = eqx.partition(a, eqx.is_array)
-    arrays_b, rest_b = eqx.partition(b, eqx.is_array)
-    shapes = lambda tree: [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)]  # noqa: E731
-    return (
-        jax.tree.structure(arrays_a) == jax.tree.structure(arrays_b)
-        and shapes(arrays_a) == shapes(arrays_b)
-        and bool(eqx.tree_equal(rest_a, rest_b))
-    )
+
+    def shape(leaf: Any) -> Any:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf
+
+    return bool(eqx.tree_equal(jax.tree.map(shape, a), jax.tree.map(shape, b)))
 
 
 def _named(model: SplitModel) -> list[tuple[str, jax.Array, bool]]:
@@ -228,4 +257,16 @@ def _flip(array: Any, turned: bool) -> Any:
     return array.T if turned else array
 
 
-__all__ = ["MLP", "Dense", "Group", "SplitModel", "higgs", "imnist", "output_width", "party_key", "party_names", "susy"]
+__all__ = [
+    "MLP",
+    "Dense",
+    "Group",
+    "SplitModel",
+    "higgs",
+    "imnist",
+    "mlp",
+    "output_width",
+    "party_key",
+    "party_names",
+    "susy",
+]

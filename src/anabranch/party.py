@@ -15,8 +15,19 @@ import optax
 from jaxtyping import Array
 
 from anabranch.gradients import Pullback, forward, parameters
-from anabranch.types import Derivative, Derivatives, Embedding, Embeddings, Features, Flag, Label, Prediction
-from anabranch.types import Round, Scalar, Tree
+from anabranch.types import (
+    Derivative,
+    Derivatives,
+    Embedding,
+    Embeddings,
+    Features,
+    Flag,
+    Label,
+    Prediction,
+    Round,
+    Scalar,
+    Tree,
+)
 from anabranch.updates import Update, Window, blank
 
 
@@ -69,9 +80,7 @@ def init_server(rule: Rule, model: eqx.Module, embeddings: Embeddings, rate: Sca
     return _init(rule, model, labels, embeddings, rate, server=True)
 
 
-def _init(
-    rule: Rule, model: eqx.Module, memory: Array | None, example: Array, rate: Scalar, *, server: bool
-) -> Party:
+def _init(rule: Rule, model: eqx.Module, memory: Array | None, example: Array, rate: Scalar, *, server: bool) -> Party:
     def gradient(x: Array) -> Tree:
         output, pullback = forward(model, x)
         return pullback(output)[0]

@@ -78,21 +78,19 @@ def play_round(
     return Federation(server, clients), outcome
 
 
-def init_federation(
-    layout: Sequence[Group], rule: Rule, rates: Float[Array, " M+1"], model: SplitModel
-) -> Federation:
+def init_federation(layout: Sequence[Group], rule: Rule, rates: Float[Array, " M+1"], model: SplitModel) -> Federation:
     """Every party's state before round 0."""
     dtype = model_dtype(model)
     clients = tuple(
         stack(
             [
                 init_client(rule, model.clients[m], jnp.zeros(group.features, dtype), rates[m + 1])
-                for m in range(group.first, group.first + group.count)
+                for m in range(group.first, group.first + group.size)
             ]
         )
         for group in layout
     )
-    width = sum(group.count * group.embedding for group in layout)
+    width = sum(group.size * group.embedding for group in layout)
     return Federation(init_server(rule, model.server, jnp.zeros(width, dtype), rates[0]), clients)
 
 
@@ -101,7 +99,7 @@ def trained_model(layout: Sequence[Group], federation: Federation) -> SplitModel
     clients = [
         jax.tree.map(lambda leaf, i=i: leaf[i] if eqx.is_array(leaf) else leaf, party.model)
         for group, party in zip(layout, federation.clients, strict=True)
-        for i in range(group.count)
+        for i in range(group.size)
     ]
     return SplitModel(clients, federation.server.model)
 
@@ -117,19 +115,19 @@ def stack(parties: Sequence[Party]) -> Party:
 
 
 def split(layout: Sequence[Group], values: Array, width: str | None = None) -> list[Array]:
-    """Values side by side along the last axis, cut into (count, .., width) for each group; a scalar each without a width."""
+    """Values side by side along the last axis, cut into (size, .., width) for each group, or (size, ..) scalars."""
     parts, start = [], 0
     for group in layout:
         each = 1 if width is None else getattr(group, width)
-        part = values[..., start : start + group.count * each]
-        start += group.count * each
-        shape = (*values.shape[:-1], group.count) if width is None else (*values.shape[:-1], group.count, each)
+        part = values[..., start : start + group.size * each]
+        start += group.size * each
+        shape = (*values.shape[:-1], group.size) if width is None else (*values.shape[:-1], group.size, each)
         parts.append(jnp.moveaxis(part.reshape(shape), len(values.shape) - 1, 0))
     return parts
 
 
 def join(parts: Sequence[Array]) -> Array:
-    """The inverse of `split`: (count, .., width) for each group, side by side along the last axis."""
+    """The inverse of `split`: (size, .., width) for each group, side by side along the last axis."""
     rows = [jnp.moveaxis(part, 0, -2) for part in parts]
     return jnp.concatenate([row.reshape((*row.shape[:-2], -1)) for row in rows], axis=-1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from anabranch.activation import Activation, Full, Mask
 from anabranch.chunks import Chunk, empty_chunk, read_chunks
+from anabranch.compiling import compiled
 from anabranch.cost import add_rounds, measure_client_times, no_traffic
 from anabranch.errors import ConfigError, DataError, Diverged, Interrupted, nearest
 from anabranch.interrupt import Interruptible
@@ -30,7 +31,7 @@ from anabranch.updates import DLR, Update
 
 WIRE_DTYPES = ("float32", "float16", "bfloat16", "float64")
 
-LearningRate = float | Sequence[float] | optax.GradientTransformation
+LearningRate: TypeAlias = float | Sequence[float] | optax.GradientTransformation
 
 
 class Progress(NamedTuple):
@@ -113,7 +114,8 @@ def simulate(
     numbers = (rule, jnp.asarray(rates, dtype))
     federation = _init(layout, *numbers, model)
     none = empty_chunk(chunk, sum(stream.widths), np.dtype(dtype))
-    outcome = _train(_inputs(layout, numbers, none, activation.mask(seed, 0, none.x, stream.widths), 0, True), federation)
+    nobody = activation.mask(seed, 0, none.x, stream.widths)
+    outcome = _train(_inputs(layout, numbers, none, nobody, 0, True), federation)  # compiles, and plays no round
     jax.block_until_ready(outcome.predictions)
     compile_seconds = time.perf_counter() - started
 
@@ -126,7 +128,7 @@ def simulate(
         while samples is not None and not ctrl_c.pressed:
             active = activation.mask(seed, begun, samples.x, stream.widths)
             outcome = _train(_inputs(layout, numbers, samples, active, begun, outcome.finite), outcome.federation)
-            begun += samples.count
+            begun += samples.rows
             if pending is not None:
                 tally.add(*pending)
                 if progress is not None:
@@ -166,10 +168,10 @@ def simulate(
     )
     if tally.diverged:
         result.stopped = (
-            f"the loss is not finite in round {tally.rounds:,}: the learning rate is too large for this model and "
+            f"the loss is not finite in round {tally.rounds + 1:,}: the learning rate is too large for this model and "
             "stream; try a tenth of it"
         )
-        raise Diverged(result.stopped, tally.rounds, result)
+        raise Diverged(result.stopped, tally.rounds + 1, result)
     if interrupted:
         result.stopped = f"interrupted after {tally.rounds:,} rounds"
         raise Interrupted(result)
@@ -192,12 +194,11 @@ class _Trained(NamedTuple):
     finite: Bool[Array, ""]
 
 
-_init = eqx.filter_jit(init_federation)
+_init = compiled(init_federation)
 """In one program: one compilation, and arrays of its own, so that `_train` may use their memory again."""
 
 
-@partial(eqx.filter_jit, donate="all-except-first")
-def _train(inputs: tuple[Any, ...], federation: Federation) -> _Trained:
+def _train_chunk(inputs: tuple[Any, ...], federation: Federation) -> _Trained:
     """The chunk's rounds, one after another, until the loss is not finite."""
     layout, (rule, rates), chunk, active, begun, going = inputs
     arrays, rest = eqx.partition(federation, eqx.is_array)
@@ -210,15 +211,18 @@ def _train(inputs: tuple[Any, ...], federation: Federation) -> _Trained:
         return i + 1, eqx.filter(federation, eqx.is_array), outcome.finite, predictions.at[i].set(outcome.prediction)
 
     start = (jnp.zeros((), jnp.int32), arrays, going, jnp.zeros(len(chunk.y), jnp.int32))
-    done, arrays, finite, predictions = jax.lax.while_loop(lambda c: (c[0] < chunk.count) & c[2], play, start)
+    done, arrays, finite, predictions = jax.lax.while_loop(lambda c: (c[0] < chunk.rows) & c[2], play, start)
     return _Trained(eqx.combine(arrays, rest), predictions, done, finite)
+
+
+_train = compiled(_train_chunk, donate="all-except-first")
 
 
 def _inputs(
     layout: tuple[Group, ...], numbers: tuple[Rule, Array], chunk: Chunk, active: Mask, begun: int, going: Any
 ) -> tuple[Any, ...]:
     """What `_train` reads, with every number that changes as an array, so that it compiles nothing."""
-    numbered = Chunk(chunk.x, chunk.y, np.asarray(chunk.count, np.int32))  # type: ignore[arg-type]
+    numbered = Chunk(chunk.x, chunk.y, np.asarray(chunk.rows, np.int32))  # type: ignore[arg-type]
     return layout, numbers, numbered, active, np.asarray(begun, np.int32), jnp.asarray(going)
 
 
@@ -229,7 +233,7 @@ class _Tally:
         self, layout: Sequence[Group], update: Update, wire: Any, keep_errors: bool, report_every: int
     ) -> None:
         self._update, self._itemsize = update, jnp.dtype(wire).itemsize
-        self._widths = [group.embedding for group in layout for _ in range(group.count)]
+        self._widths = [group.embedding for group in layout for _ in range(group.size)]
         self._prequential = Prequential(report_every)
         self._activations = np.zeros(len(self._widths), np.int64)
         self._traffic = no_traffic(len(self._widths))
@@ -274,7 +278,7 @@ def _default_report_every(rounds: int | None) -> int:
 
 
 def _describe_model(model: SplitModel, layout: Sequence[Group], classes: int) -> dict[str, Any]:
-    each = [group for group in layout for _ in range(group.count)]
+    each = [group for group in layout for _ in range(group.size)]
     return {
         "clients": len(model.clients),
         "features": [group.features for group in each],

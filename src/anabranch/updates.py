@@ -125,7 +125,7 @@ class DLR(Update):
     def init_memory(self, like: Array) -> None:
         return None
 
-    def recall(self, memory: None, new: Array, t: Round) -> tuple[None, Array]:
+    def recall(self, memory: Array | None, new: Array, t: Round) -> tuple[None, Array]:
         return None, new
 
     def init_window(self, gradient: Tree, *, server: bool) -> Window | None:
@@ -140,9 +140,7 @@ class DLR(Update):
         # Writing slot t before reading slot t − l lets the compiler update the ring in place: with l slots, read
         # first, it copies the whole ring each round.
         slots = self.window + 1
-        ring = jax.tree.map(
-            lambda r, g: jax.lax.dynamic_update_index_in_dim(r, g, t % slots, 0), window.ring, gradient
-        )
+        ring = jax.tree.map(lambda r, g: jax.lax.dynamic_update_index_in_dim(r, g, t % slots, 0), window.ring, gradient)
         leaving = jax.tree.map(lambda r: jax.lax.dynamic_index_in_dim(r, (t + 1) % slots, 0, keepdims=False), ring)
         total = jax.tree.map(
             lambda s, g, old: cast(self.decay, s) * s + g - cast(self.oldest, s) * old,
@@ -205,14 +203,14 @@ class SLR(Update):
     def init_memory(self, like: Array) -> Array:
         return jnp.zeros((self.window, *like.shape), like.dtype)
 
-    def recall(self, memory: Array, new: Array, t: Round) -> tuple[Array, Array]:
+    def recall(self, memory: Array | None, new: Array, t: Round) -> tuple[Array, Array]:
         memory = jax.lax.dynamic_update_index_in_dim(memory, new, t % self.window, 0)
         return memory, memory
 
     def init_window(self, gradient: Tree, *, server: bool) -> None:
         return None
 
-    def smooth(self, window: None, gradient: Tree, t: Round) -> tuple[None, Tree]:
+    def smooth(self, window: Window | None, gradient: Tree, t: Round) -> tuple[None, Tree]:
         return None, jax.tree.map(lambda g: g / self.window, gradient)
 
     def newest(self, evaluated: Array, t: Round) -> Array:
@@ -229,7 +227,7 @@ def check_window(window: int, name: str) -> int:
         ConfigError: otherwise.
     """
     if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-        raise ConfigError(f"update {name}: window is {window!r}, but the window length l is a whole number of 1 or more")
+        raise ConfigError(f"update {name}: window is {window!r}, but the window length l is a whole number from 1 on")
     return window
 
 

@@ -1,0 +1,10 @@
+"""The public names, which `anabranch` imports when the first of them is asked for."""
+
+# ruff: noqa: F401
+from anabranch import models, streams
+from anabranch.activation import Activation, Event, Fixed, Full, Random, Recorded
+from anabranch.errors import AnabranchError, ConfigError, DataError, Diverged, Interrupted, ModelError, OutputError
+from anabranch.models import SplitModel
+from anabranch.result import Result
+from anabranch.simulate import Progress, simulate
+from anabranch.updates import DLR, OGD, SLR, Update

@@ -1,0 +1,235 @@
+"""From a configuration to a run: builds the model, the stream and the rest, and trains."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anabranch import models, streams
+from anabranch.activation import Activation, Event, Fixed, Full, Random, Recorded
+from anabranch.config import (
+    Config,
+    EventActivation,
+    FixedActivation,
+    FullActivation,
+    ImnistModel,
+    ImnistStream,
+    MlpModel,
+    OgdUpdate,
+    PhysicsModel,
+    PhysicsStream,
+    RandomActivation,
+    RecordedActivation,
+    Scale,
+    SlrUpdate,
+    TableStream,
+)
+from anabranch.errors import ConfigError, DataError
+from anabranch.models import SplitModel
+from anabranch.result import Result
+from anabranch.simulate import Progress, simulate
+from anabranch.streams import Stream
+from anabranch.updates import DLR, OGD, SLR, Update
+
+
+class Plan(NamedTuple):
+    """Everything that `simulate` is called with, and what it was made from."""
+
+    model: SplitModel
+    stream: Stream
+    options: dict[str, Any]
+    """The other arguments of `simulate`."""
+    data: dict[str, dict[str, Any]]
+    """What identifies the files that were read: name, size and checksum of each, by the section that names it."""
+
+
+def build(config: Config) -> Plan:
+    """Builds what a run needs; the one seed feeds them all.
+
+    Raises:
+        ConfigError: where the sections do not fit one another, or not the file that the stream reads.
+        DataError: where a file is missing or broken.
+    """
+    stream = _build_stream(config)
+    activation, recorded = _build_activation(config)
+    data = {"stream": _identity(stream.describe())}
+    if recorded:
+        data["activation"] = recorded
+    if config.drift is not None:
+        stream = streams.Drift(stream, every=config.drift.every, seed=config.seed)
+    options = {
+        "update": _build_update(config),
+        "activation": activation,
+        "learning_rate": config.learning_rate,
+        "rounds": config.rounds,
+        "seed": config.seed,
+        "wire_dtype": config.wire_dtype,
+        "report_every": config.report_every,
+    }
+    return Plan(_build_model(config, stream), stream, options, data)
+
+
+def run(config: Config, *, progress: Callable[[Progress], None] | None = None) -> Result:
+    """Builds and trains what a configuration says; see `anabranch.simulate` for what it raises.
+
+    >>> import tempfile
+    >>> from anabranch.configfile import load
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "rooms.csv").write_text("light,co2,people\\n" + "10,400,0\\n30,800,1\\n" * 100)
+    >>> _ = (folder / "rooms.toml").write_text('''
+    ... learning_rate = 0.1
+    ... [model]
+    ... name = "mlp"
+    ... [stream]
+    ... name = "table"
+    ... path = "rooms.csv"
+    ... split = [["light"], ["co2"]]
+    ... ''')
+    >>> result = run(load(folder / "rooms.toml"))
+    >>> result.rounds, result.error_rate < 0.2
+    (200, True)
+    """
+    plan = build(config)
+    return simulate(plan.model, plan.stream, **plan.options, progress=progress)
+
+
+def check_same_data(plan: Plan, stored: Mapping[str, Any], where: str) -> None:
+    """Whether the files are those that a stored run was trained on.
+
+    Args:
+        stored: the ``data`` of its result file.
+        where: what messages call that file.
+
+    Raises:
+        DataError: where a checksum differs.
+    """
+    for section, then in stored.items():
+        now = plan.data.get(section, {})
+        if then.get("sha256") != now.get("sha256"):
+            raise DataError(
+                f"{where} was trained on {_data_text(then)}, but here the {section} has {_data_text(now)}: the same "
+                "bits cannot come of it. Name the original data (--data-dir, ANABRANCH_DATA or --set), or save the "
+                "configuration ('anabranch show') and run it as a new one"
+            )
+
+
+def _data_text(identity: Mapping[str, Any]) -> str:
+    size = f"{identity['count']:,} digits" if "count" in identity else f"{identity.get('bytes', 0):,} bytes"
+    return f"{identity.get('name', 'no file')} ({size}, SHA-256 {str(identity.get('sha256'))[:12]}…)"
+
+
+def _identity(described: Mapping[str, Any]) -> dict[str, Any]:
+    base = described.get("base")
+    if base is not None:
+        return {"name": base["name"], "source": base["source"], "count": base["count"], "sha256": base["checksum"]}
+    return {"name": described["file"], "bytes": described["bytes"], "sha256": described["sha256"]}
+
+
+def _clients(config: Config) -> int | None:
+    """How many clients the model says that there are."""
+    match config.model:
+        case PhysicsModel():
+            return 2
+        case ImnistModel(clients=clients) | MlpModel(clients=clients):
+            return clients
+
+
+def _build_model(config: Config, stream: Stream) -> SplitModel:
+    match config.model:
+        case ImnistModel(clients=clients):
+            return models.imnist(clients, seed=config.seed)
+        case PhysicsModel(name=name):
+            return (models.susy if name == "susy" else models.higgs)(seed=config.seed)
+        case MlpModel() as mlp:
+            if mlp.clients not in (None, len(stream.widths)):
+                raise ConfigError(
+                    f"model.clients is {mlp.clients}, but stream.split splits the features among {len(stream.widths)}"
+                )
+            return models.mlp(
+                stream.widths,
+                stream.classes,
+                hidden=mlp.hidden,
+                embedding=mlp.embedding,
+                server=mlp.server,
+                seed=config.seed,
+            )
+
+
+def _build_stream(config: Config) -> Stream:
+    clients = _clients(config)
+    match config.stream:
+        case ImnistStream(data_dir=data_dir):
+            return streams.imnist(seed=config.seed, clients=clients or 4, data_dir=data_dir)
+        case PhysicsStream() as physics:
+            make = streams.susy if physics.name == "susy" else streams.higgs
+            given = {} if physics.split is None else {"split": physics.split}
+            return make(
+                physics.path,
+                physics.data_dir,
+                **given,
+                standardise=_standardise(physics.standardise),
+                shuffle_buffer=physics.shuffle_buffer,
+                seed=config.seed,
+            )
+        case TableStream() as table:
+            split = table.split if table.split is not None else clients
+            if split is None:
+                raise ConfigError(
+                    "stream.split is missing: say which columns each client holds, or give model.clients to split "
+                    "them evenly"
+                )
+            return streams.table(
+                table.path,
+                split=split,
+                label=table.label,
+                standardise=_standardise(table.standardise),
+                header=table.header,
+                classes=table.classes,
+                shuffle_buffer=table.shuffle_buffer,
+                seed=config.seed,
+            )
+
+
+def _standardise(given: Any) -> Any:
+    return {"mean": given.mean, "std": given.std} if isinstance(given, Scale) else given
+
+
+def _build_update(config: Config) -> Update:
+    match config.update:
+        case OgdUpdate():
+            return OGD()
+        case SlrUpdate(window=window):
+            return SLR(window)
+        case dlr:
+            return DLR(dlr.window, dlr.decay, client_window=dlr.client_window)
+
+
+def _build_activation(config: Config) -> tuple[Activation, dict[str, Any] | None]:
+    """The activation, and what identifies its file where it reads one."""
+    match config.activation:
+        case FullActivation():
+            return Full(), None
+        case RandomActivation(p=p):
+            return Random(p), None
+        case EventActivation(threshold=threshold):
+            return Event(threshold), None
+        case FixedActivation(k=k):
+            return Fixed(k), None
+        case RecordedActivation(path=path):
+            return _read_recorded(Path(path))
+
+
+def _read_recorded(path: Path) -> tuple[Recorded, dict[str, Any]]:
+    try:
+        read = np.load(path) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", ndmin=2)
+        raw = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except ValueError as error:
+        raise DataError(f"{path}: not a table of zeros and ones ({error})") from error
+    identity = {"name": path.name, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    return Recorded(read), identity

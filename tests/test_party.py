@@ -1,0 +1,187 @@
+"""The party functions: alone they give the simulator's bits, and their derivatives are the true ones."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import Plain, bits, small_problem
+
+import anabranch as ab
+from anabranch.compiling import compiled
+from anabranch.gradients import Outer, dense, forward, is_outer
+from anabranch.layers import MLP, Dense
+from anabranch.party import Rule, client_step, encode, init_client, init_server, server_step
+
+
+class Alone:
+    """A federation of separately jitted party functions, as its processes will call them."""
+
+    def __init__(self, model, widths, update, learning_rate):
+        self.rule = Rule(jax.tree.map(np.asarray, update), None, jnp.dtype("float32"))
+        self.rate = jnp.asarray(learning_rate, jnp.float32)
+        groups = [group for group in model.layout(widths) for _ in range(group.size)]
+        self.features = np.cumsum([0, *widths])
+        self.elements = np.cumsum([0, *(group.embedding for group in groups)])
+        self.clients = [
+            init_client(self.rule, client, jnp.zeros(width), self.rate)
+            for client, width in zip(model.clients, widths, strict=True)
+        ]
+        self.server = init_server(self.rule, model.server, jnp.zeros(self.elements[-1]), self.rate)
+        self.encode, self.server_step, self.client_step = map(compiled, (encode, server_step, client_step))
+
+    def play(self, x, label, active, t):
+        t = jnp.asarray(t, jnp.int32)
+        sent = []
+        for m, client in enumerate(self.clients):
+            features = jnp.asarray(x[self.features[m] : self.features[m + 1]])
+            self.clients[m], embedding, pullback = self.encode(self.rule, client, features, t)
+            sent.append((embedding, pullback))
+        embeddings = jnp.concatenate([embedding for embedding, _ in sent], axis=-1)
+        label = jnp.asarray(label, jnp.int32)
+        self.server, outcome = self.server_step(self.rule, self.server, embeddings, label, self.rate, t)
+        for m, client in enumerate(self.clients):
+            v = outcome.derivatives[..., self.elements[m] : self.elements[m + 1]]
+            v = v if active[m] else jnp.zeros_like(v)  # a passive client never sees its derivative
+            self.clients[m] = self.client_step(
+                self.rule, client, sent[m][1], v, self.rate, t, jnp.asarray(bool(active[m]))
+            )
+        return outcome
+
+    def model(self):
+        return ab.SplitModel([client.model for client in self.clients], self.server.model)
+
+
+@pytest.mark.parametrize(
+    ("model", "widths"),
+    [
+        (ab.models.imnist(4), (196,) * 4),
+        (ab.models.imnist(5), (157, 157, 157, 157, 156)),
+        (ab.models.susy(), (9, 9)),
+    ],
+    ids=["4 equal", "5 uneven", "deep"],
+)
+@pytest.mark.parametrize(
+    "update", [ab.OGD(), ab.DLR(10, 0.95), ab.DLR(10, 0.95, client_window=False), ab.SLR(5)], ids=repr
+)
+def test_separate_parties_give_the_bits_of_the_simulator(model, widths, update):
+    rng = np.random.default_rng(0)
+    rounds, classes = 40, model.classes(widths)
+    xs = [rng.normal(size=(rounds, width)).astype(np.float32) for width in widths]
+    y = rng.integers(0, classes, rounds)
+    active = rng.random((rounds, len(widths))) < 0.5
+    simulated = ab.simulate(
+        model,
+        ab.streams.from_arrays(xs, y, classes=classes),
+        update=update,
+        activation=ab.Recorded(active),
+        learning_rate=0.03,
+        keep_errors=True,
+    )
+    parties = Alone(model, widths, update, 0.03)
+    predictions = [
+        int(parties.play(np.concatenate([x[t] for x in xs]), y[t], active[t], t).prediction) for t in range(rounds)
+    ]
+    np.testing.assert_array_equal(simulated.errors, predictions != y)
+    assert bits(parties.model()) == bits(simulated.model)
+
+
+def test_the_server_predicts_before_it_learns():
+    model, stream, active = small_problem()
+    block = next(stream.blocks())
+    parties = Alone(model, stream.widths, ab.OGD(), 0.5)
+    for t in range(20):
+        now = parties.model()(jnp.asarray(block.x[t]), stream.widths).argmax()
+        assert parties.play(block.x[t], block.y[t], active[t], t).prediction == now
+
+
+def test_derivatives_match_finite_differences():
+    with jax.enable_x64(True):
+        key = jax.random.key(1)
+        server = MLP([6, 5, 3], relu_last=False, key=key)
+        rule = Rule(jax.tree.map(np.asarray, ab.OGD()), None, jnp.dtype("float64"))
+        h = jax.random.normal(jax.random.key(2), (6,))
+        label = jnp.asarray(1, jnp.int32)
+        rate, t = jnp.asarray(0.0), jnp.asarray(0, jnp.int32)
+        party = init_server(rule, server, h, rate)
+        _, outcome = server_step(rule, party, h, label, rate, t)
+
+        def loss(h):
+            return -jax.nn.log_softmax(server(h))[1]
+
+        for i in range(6):
+            step = jnp.zeros(6).at[i].set(1e-6)
+            numeric = (loss(h + step) - loss(h - step)) / 2e-6
+            np.testing.assert_allclose(outcome.derivatives[i], numeric, rtol=1e-6, atol=1e-9)
+
+
+def test_a_loss_that_is_not_finite_moves_nothing_at_the_server():
+    model, _, _ = small_problem()
+    rule = Rule(jax.tree.map(np.asarray, ab.DLR(3, 0.5)), None, jnp.dtype("float32"))
+    rate, t, label = jnp.asarray(0.1), jnp.asarray(0, jnp.int32), jnp.asarray(0, jnp.int32)
+    width = model.server.layers[0].weight.shape[0]
+    server = init_server(rule, model.server, jnp.zeros(width), rate)
+    after, outcome = server_step(rule, server, jnp.full(width, jnp.inf), label, rate, t)
+    assert not outcome.finite
+    assert bits(ab.SplitModel(model.clients, after.model)) == bits(model)
+
+
+class Tied(eqx.Module):
+    layer: Dense
+
+    def __call__(self, x):
+        return self.layer(jnp.tanh(self.layer(x)))
+
+
+class Peeking(eqx.Module):
+    layer: eqx.nn.Linear
+
+    def __call__(self, x):
+        return self.layer(x) + self.layer.bias
+
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize(
+    ("module", "pairs"),
+    [
+        (MLP([4, 6, 4], relu_last=True, key=KEY), 2),
+        (eqx.nn.MLP(4, 4, 8, 2, key=KEY), 3),
+        (eqx.nn.Sequential([eqx.nn.Linear(4, 4, use_bias=False, key=KEY), eqx.nn.LayerNorm(4)]), 1),
+        (Tied(Dense(4, 4, key=KEY)), 0),
+        (Peeking(eqx.nn.Linear(4, 4, key=KEY)), 0),
+        (Plain([jnp.ones((4, 4))], [jnp.ones(4)], False), 0),
+    ],
+    ids=["own", "equinox", "with a norm", "a layer used twice", "a layer looked into", "no layers"],
+)
+def test_gradients_are_outer_products_where_they_can_be_and_right_everywhere(module, pairs):
+    x, v = jax.random.normal(jax.random.key(1), (2, 4))
+    output, pullback = forward(module, x, input_derivative=True)
+    np.testing.assert_allclose(output, module(x))
+    gradient, derivative = pullback(v)
+    assert sum(map(is_outer, jax.tree.leaves(gradient, is_leaf=is_outer))) == pairs
+    expected, expected_derivative = eqx.filter_grad(lambda mx: jnp.vdot(v, mx[0](mx[1])))((module, x))
+    for got, want in zip(jax.tree.leaves(dense(gradient)), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(derivative, expected_derivative, rtol=1e-5, atol=1e-6)
+
+
+def test_a_window_of_samples_gives_the_sum_of_their_gradients():
+    module = MLP([4, 6, 3], relu_last=False, key=KEY)
+    rows, v = jax.random.normal(jax.random.key(1), (5, 4)), jax.random.normal(jax.random.key(2), (5, 3))
+    _, pullback = forward(module, rows)
+    each = [dense(forward(module, row)[1](delta)[0]) for row, delta in zip(rows, v, strict=True)]
+    summed = jax.tree.map(lambda *leaves: sum(leaves), *each)
+    for got, want in zip(jax.tree.leaves(pullback(v)[0]), jax.tree.leaves(summed), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_window_keeps_pairs_of_vectors_and_not_matrices():
+    rule = Rule(jax.tree.map(np.asarray, ab.DLR(7, 0.5)), None, jnp.dtype("float32"))
+    client = init_client(rule, MLP([9, 8], relu_last=True, key=KEY), jnp.zeros(9), jnp.asarray(0.1))
+    weight = client.window.ring.layers[0].weight
+    assert isinstance(weight, Outer)
+    assert (weight.rows.shape, weight.columns.shape) == ((8, 9), (8, 8))

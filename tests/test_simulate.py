@@ -1,0 +1,397 @@
+"""Properties that hold to the last bit, whatever the problem."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from problems import as_linears, as_mlp, as_plain, bits, small_problem
+
+import anabranch as ab
+from anabranch.streams.base import Block, Stream
+
+UPDATES = {"OGD": ab.OGD(), "DLR": ab.DLR(5, 0.9), "DLR server only": ab.DLR(5, 0.9, client_window=False), "SLR": ab.SLR(4)}
+updates = pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES.keys())
+
+
+def run(problem, **kwargs):
+    model, stream, active = problem
+    options = {"activation": active if active is None else ab.Recorded(active), "learning_rate": 0.1, "keep_errors": True, "chunk": 32, **kwargs}
+    return ab.simulate(model, stream, **options)
+
+
+def test_ogd_is_dlr_with_a_window_of_one():
+    ogd, dlr = (run(small_problem(), update=update) for update in (ab.OGD(), ab.DLR(window=1, decay=0.7)))
+    assert bits(ogd.model) == bits(dlr.model)
+    np.testing.assert_array_equal(ogd.errors, dlr.errors)
+
+
+@updates
+def test_full_random_one_and_event_minus_infinity_give_the_same_bits(update):
+    everyone = (ab.Full(), ab.Random(1.0), ab.Event(-np.inf), ab.Fixed(3), ab.Recorded(np.ones((60, 3))))
+    results = [run(small_problem(), update=update, activation=activation) for activation in everyone]
+    assert all((result.activation_rate == 1).all() for result in results)
+    assert all(bits(result.model) == bits(results[0].model) for result in results)
+
+
+@updates
+@pytest.mark.parametrize("nobody", [ab.Event(np.inf), ab.Random(0.0), ab.Fixed(0)], ids=repr)
+def test_with_nobody_activated_only_the_server_learns(update, nobody):
+    model, stream, _ = small_problem()
+    before, after = bits(model), bits(run((model, stream, None), update=update, activation=nobody).model)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {name for name in before if name.startswith("server.")}
+
+
+@updates
+def test_a_passive_client_keeps_its_bits_and_an_activated_one_does_not(update):
+    model, stream, active = small_problem(rounds=12)
+    for t in range(2, 12):
+        before, after = (bits(run((model, stream, active), update=update, rounds=n).model) for n in (t, t + 1))
+        for m in range(3):
+            mine = [name for name in before if name.startswith(f"client{m + 1}.")]
+            assert active[t, m] or all(before[name] == after[name] for name in mine)
+
+
+@updates
+def test_the_result_does_not_depend_on_the_chunk_length(update):
+    results = [run(small_problem(), update=update, chunk=chunk) for chunk in (1, 7, 1000)]
+    assert all(bits(result.model) == bits(results[0].model) for result in results)
+    for result in results:
+        np.testing.assert_array_equal(result.errors, results[0].errors)
+        np.testing.assert_array_equal(result.curve.run_time_error, results[0].curve.run_time_error)
+        assert result.traffic.total == results[0].traffic.total
+
+
+def test_random_activation_does_not_depend_on_the_chunk_length():
+    results = [run(small_problem(), activation=ab.Random([0.2, 0.5, 0.9]), chunk=chunk) for chunk in (1, 7, 1000)]
+    assert all(bits(result.model) == bits(results[0].model) for result in results)
+
+
+SCRIPT = """
+import sys; sys.path.insert(0, sys.argv[1])
+from problems import small_problem, bits
+import anabranch as ab
+model, stream, _ = small_problem()
+result = ab.simulate(model, stream, update=ab.DLR(5, 0.9), activation=ab.Random(0.5), learning_rate=0.1, seed=3)
+import hashlib
+print(hashlib.sha256(repr(sorted(bits(result.model).items())).encode()).hexdigest())
+"""
+
+
+def test_the_same_seed_gives_the_same_bits_in_another_process():
+    here = os.path.dirname(__file__)  # noqa: PTH120
+    runs = [
+        subprocess.run([sys.executable, "-c", SCRIPT, here], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1] != ""
+
+
+def test_another_seed_activates_others():
+    rates = [run(small_problem(), activation=ab.Random(0.5), seed=seed).activation_rate for seed in (0, 1)]
+    assert (rates[0] != rates[1]).any()
+
+
+def test_the_given_model_is_not_changed():
+    model, stream, active = small_problem()
+    before = bits(model)
+    trained = run((model, stream, active)).model
+    assert bits(model) == before != bits(trained)
+    run((trained, stream, active))  # nor is a trained one, whose arrays came out of the compiled loop
+    assert bits(trained) != before
+
+
+def test_a_second_run_of_the_same_shapes_compiles_nothing():
+    model, stream, active = small_problem()
+    other, other_stream, other_active = small_problem(seed=0)
+
+    def both(decay, rate, activation, seed, rounds):
+        for m, s in ((model, stream), (other, other_stream)):
+            run((m, s, active), update=ab.DLR(5, decay), learning_rate=rate, activation=activation, seed=seed, rounds=rounds)
+
+    both(0.9, 0.1, ab.Random(0.5), 0, 60)
+    both(0.9, 0.1, ab.Event(0.2), 0, 60)
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: compiled.append(event) if "backend_compile" in event else None
+    )
+    both(0.5, 0.02, ab.Random(0.25), 7, 50)
+    both(0.8, 0.3, ab.Event(-0.1), 8, 40)
+    both(0.7, [0.1, 0.2, 0.3, 0.1], ab.Recorded(other_active), 9, 30)
+    assert compiled == []
+
+
+@pytest.mark.parametrize("convert", [as_plain, as_linears])
+def test_the_outer_product_path_and_the_general_path_agree(convert):
+    import reference
+
+    rng = np.random.default_rng(5)
+    nets, server, xs, y = reference.random_problem(rng, clients=2, rounds=100, classes=3, depth_client=2, depth_server=2)
+    stream = ab.streams.from_arrays(xs, y, classes=3)
+    results = []
+    with jax.enable_x64(True):
+        for make in (as_mlp, convert):
+            model = ab.SplitModel([make(net) for net in nets], make(server))
+            results.append(
+                ab.simulate(
+                    model, stream, update=ab.DLR(6, 0.8), activation=ab.Random(0.5), learning_rate=0.1,
+                    keep_errors=True, wire_dtype="float64",
+                )  # fmt: skip
+            )
+        np.testing.assert_array_equal(results[0].errors, results[1].errors)
+        for x in np.concatenate(xs, axis=1)[:5]:
+            logits = [result.model(jnp.asarray(x), stream.widths) for result in results]
+            np.testing.assert_allclose(*logits, rtol=1e-9)
+
+
+def test_any_optax_transformation_takes_the_smoothed_gradient():
+    model, stream, active = small_problem()
+    plain = run((model, stream, active), learning_rate=0.1)
+    sgd = run((model, stream, active), learning_rate=optax.sgd(0.1))
+    assert bits(plain.model) == bits(sgd.model)
+    with jax.numpy_dtype_promotion("standard"):  # Optax promotes Adam's counter itself
+        adam = run((model, stream, active), learning_rate=optax.adam(0.01))
+        idle = run((model, stream, active), learning_rate=optax.adam(0.01), activation=ab.Event(np.inf))
+    assert bits(adam.model) != bits(sgd.model)
+    assert all(bits(idle.model)[name] == value for name, value in bits(model).items() if name.startswith("client"))
+
+
+def test_one_learning_rate_for_each_party():
+    model, stream, active = small_problem()
+    result = run((model, stream, active), learning_rate=[0.0, 0.1, 0.0, 0.1])
+    changed = {name.split(".")[0] for name, value in bits(model).items() if bits(result.model)[name] != value}
+    assert changed == {"client1", "client3"}
+
+
+def test_a_window_of_a_thousand_in_float32_stays_near_the_exact_sum():
+    import reference
+
+    rng = np.random.default_rng(1)
+    nets, server, xs, y = reference.random_problem(rng, clients=2, rounds=400, classes=2, depth_client=1, depth_server=1)
+    active = rng.random((400, 2)) < 0.5
+    expected = reference.run(nets, server, xs, y, active, update="DLR", window=300, decay=0.999, learning_rate=0.05)
+    result = ab.simulate(
+        ab.SplitModel([as_mlp(net) for net in nets], as_mlp(server)),
+        ab.streams.from_arrays(xs, y),
+        update=ab.DLR(300, 0.999),
+        activation=ab.Recorded(active),
+        learning_rate=0.05,
+    )
+    for module, net in zip(result.model.clients, expected.clients, strict=True):
+        np.testing.assert_allclose(module.layers[0].weight, net.weights[0], rtol=0, atol=2e-5)
+
+
+def test_half_precision_on_the_wire_changes_the_result_but_little():
+    model, stream, active = small_problem(rounds=200)
+    full, half = (run((model, stream, active), wire_dtype=dtype, learning_rate=0.02) for dtype in ("float32", "float16"))
+    assert bits(full.model) != bits(half.model)
+    for a, b in zip(full.model.to_arrays().values(), half.model.to_arrays().values(), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-3)
+    assert full.traffic.total == 2 * half.traffic.total
+
+
+# What ends a run early
+
+
+def test_a_stream_shorter_than_the_rounds_ends_the_run_and_the_result_says_so():
+    result = run(small_problem(rounds=60), rounds=100, activation=ab.Full())
+    assert result.rounds == 60
+    assert result.stopped == "the stream ended after 60 of 100 rounds"
+    assert run(small_problem(rounds=60)).stopped is None
+
+
+class Failing(Stream):
+    """Good samples, then a wrong one."""
+
+    widths, classes = (2, 3, 1), 2
+
+    def __init__(self, rows, wrong, block=10):
+        self.rows, self.wrong, self.block = rows, wrong, block
+
+    def blocks(self):
+        rng = np.random.default_rng(0)
+        x, y = rng.normal(size=(self.rows, 6)), rng.integers(0, 2, self.rows)
+        self.wrong(x, y)
+        for i in range(0, self.rows, self.block):
+            yield Block(x[i : i + self.block], y[i : i + self.block])
+
+
+def three_clients(classes=2):
+    keys = jax.random.split(jax.random.key(0), 4)
+    clients = [eqx.nn.Linear(width, 4, key=key) for width, key in zip((2, 3, 1), keys, strict=False)]
+    return ab.SplitModel(clients, eqx.nn.MLP(12, classes, 8, 1, key=keys[3]))
+
+
+def spoil_feature(x, y):
+    x[56, 3] = np.nan
+
+
+def spoil_label(x, y):
+    y[56] = 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (spoil_feature, "row 57: feature 2 of client 2 is nan"),
+        (spoil_label, "row 57: the label is 2, but the model tells 2 classes apart: 0 to 1"),
+    ],
+)
+@pytest.mark.parametrize("chunk", [1, 8, 25])
+def test_a_wrong_row_is_named_and_the_rounds_before_it_are_kept(wrong, message, chunk):
+    with pytest.raises(ab.DataError, match=message) as error:
+        ab.simulate(three_clients(), Failing(100, wrong), chunk=chunk, keep_errors=True)
+    assert error.value.result.rounds == 56
+    good = ab.simulate(three_clients(), Failing(100, lambda x, y: None), rounds=56, keep_errors=True)
+    assert bits(good.model) == bits(error.value.result.model)
+
+
+def test_a_wrong_row_among_the_first_ends_before_any_training():
+    with pytest.raises(ab.DataError, match="row 57") as error:
+        ab.simulate(three_clients(), Failing(100, spoil_feature), chunk=100)
+    assert error.value.result is None
+
+
+def test_a_wrong_row_after_the_last_round_does_not_matter():
+    assert ab.simulate(three_clients(), Failing(100, spoil_feature), rounds=50).rounds == 50
+
+
+def test_an_empty_stream_is_an_error():
+    with pytest.raises(ab.DataError, match="empty"):
+        ab.simulate(three_clients(), Failing(0, lambda x, y: None))
+
+
+class Raising(Failing):
+    def blocks(self):
+        yield from super().blocks()
+        raise OSError("the cable is out")
+
+
+def test_a_stream_that_fails_keeps_the_rounds_before():
+    with pytest.raises(ab.DataError, match="the stream failed: OSError: the cable is out") as error:
+        ab.simulate(three_clients(), Raising(30, lambda x, y: None), chunk=10)
+    assert error.value.result.rounds == 30
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_round(chunk):
+    with pytest.raises(ab.Diverged, match=r"the loss is not finite in round \d+") as error:
+        run(small_problem(rounds=300), update=ab.OGD(), learning_rate=1e18, chunk=chunk)
+    result = error.value.result
+    assert result.rounds == error.value.round - 1 == len(result.errors)
+    assert all(np.isfinite(array).all() for array in result.model.to_arrays().values())
+    before = run(small_problem(rounds=300), update=ab.OGD(), learning_rate=1e18, rounds=result.rounds)
+    assert bits(before.model) == bits(result.model)
+
+
+INTERRUPTED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from problems import bits, small_problem
+import anabranch as ab
+from anabranch.streams.base import Stream
+
+class Waiting(Stream):
+    # Gives its samples, then waits for more, as a stream does that reads from a network.
+    def __init__(self, stream):
+        self.stream, self.widths, self.classes = stream, stream.widths, stream.classes
+    def blocks(self):
+        yield from self.stream.blocks()
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+
+def press(progress):
+    if progress.rounds == 20:
+        os.kill(os.getpid(), signal.SIGINT)
+
+model, stream, _ = small_problem(rounds=60)
+progress, stream = (None, Waiting(stream)) if sys.argv[2] == "waiting" else (press, stream)
+try:
+    ab.simulate(model, stream, learning_rate=0.1, chunk=10, progress=progress)
+except ab.Interrupted as error:
+    result = error.result
+    assert result.stopped == f"interrupted after {result.rounds} rounds"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    same = ab.simulate(*small_problem(rounds=60)[:2], learning_rate=0.1, rounds=result.rounds)
+    assert bits(same.model) == bits(result.model)
+    print(result.rounds)
+"""
+
+
+@pytest.mark.parametrize(("when", "rounds"), [("training", range(20, 60)), ("waiting", [60])])
+def test_ctrl_c_keeps_the_rounds_that_were_done(when, rounds):
+    here = os.path.dirname(__file__)  # noqa: PTH120
+    process = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, here, when], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert int(process.stdout) in rounds
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rounds": 0}, "rounds is 0"),
+        ({"rounds": 2.5}, "rounds is 2.5"),
+        ({"seed": -1}, "seed is -1"),
+        ({"chunk": 0}, "chunk is 0"),
+        ({"report_every": 0}, "report_every is 0"),
+        ({"wire_dtype": "float61"}, "wire_dtype is 'float61'.*Did you mean 'float"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"learning_rate": -1}, "learning_rate is -1"),
+        ({"learning_rate": "fast"}, "learning_rate is 'fast'"),
+        ({"learning_rate": [0.1, 0.1]}, "learning_rate has 2 values, but there are 4 parties"),
+        ({"activation": ab.Fixed(4)}, "k is 4, but there are only 3 clients"),
+        ({"activation": ab.Random([0.5])}, "p has 1 probabilities, but there are 3 clients"),
+        ({"activation": ab.Recorded(np.ones((5, 3))), "rounds": 6}, "it has 5 rounds, but the run asks for 6"),
+        ({"activation": ab.Recorded(np.ones((60, 2)))}, "it has 2 columns, but there are 3 clients"),
+    ],
+)
+def test_a_setting_out_of_range_is_named(settings, message):
+    with pytest.raises(ab.ConfigError, match=message):
+        run(small_problem(), **settings)
+
+
+class Endless(Failing):
+    endless = True
+
+
+def test_an_endless_stream_needs_a_number_of_rounds():
+    with pytest.raises(ab.ConfigError, match="endless"):
+        ab.simulate(three_clients(), Endless(10, lambda x, y: None))
+
+
+def test_models_that_do_not_fit_the_stream():
+    model, stream, _ = small_problem()
+    with pytest.raises(ab.ModelError, match="the model has 2 clients, but the stream splits its features among 3"):
+        ab.simulate(ab.SplitModel(model.clients[:2], model.server), stream)
+    wide = ab.streams.from_arrays([np.zeros((4, 9))] * 3, np.zeros(4, int), classes=3)
+    with pytest.raises(ab.ModelError, match="client 1: the model does not take 9 features"):
+        ab.simulate(model, wide)
+    with pytest.raises(ab.ModelError, match="server: the model does not take"):
+        ab.simulate(ab.SplitModel(model.clients, eqx.nn.Linear(99, 3, key=jax.random.key(0))), stream)
+
+
+def test_the_parties_settings_are_in_the_result():
+    settings = run(small_problem(), seed=5, update=ab.DLR(3, 0.5)).settings
+    assert settings["update"] == "DLR(window=3, decay=0.5, client_window=True)"
+    assert settings["seed"] == 5
+    assert settings["model"]["clients"] == 3
+
+
+def test_jax_random_is_not_touched_by_a_float64_session():
+    with jax.enable_x64(True):
+        wide = run(small_problem(), activation=ab.Random(0.5)).activation_rate
+    np.testing.assert_array_equal(wide, run(small_problem(), activation=ab.Random(0.5)).activation_rate)
+    assert jnp.zeros(1).dtype == jnp.float32
