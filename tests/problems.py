@@ -6,9 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import reference
 
 import anabranch as ab
+import reference
 from anabranch.layers import MLP
 
 
@@ -54,9 +54,7 @@ def as_linears(net: reference.Net) -> Linears:
     layers = []
     for weight, bias in zip(net.weights, net.biases, strict=True):
         layer = eqx.nn.Linear(*weight.shape, key=jax.random.key(0))
-        layers.append(
-            eqx.tree_at(lambda m: (m.weight, m.bias), layer, (jnp.asarray(weight.T), jnp.asarray(bias)))
-        )
+        layers.append(eqx.tree_at(lambda m: (m.weight, m.bias), layer, (jnp.asarray(weight.T), jnp.asarray(bias))))
     return Linears(layers, net.relu_last)
 
 

@@ -6,21 +6,24 @@ from pathlib import Path
 
 import numpy as np
 
+SMALL_MODEL = "model={name='mlp', clients=4, hidden=[], embedding=3, server=[]}"
+"""An override: a model that is made quickly."""
+
 ROOMS = """\
 rounds = 300
 learning_rate = 0.1
 
 [model]
 name = "mlp"
-hidden = [4]
+hidden = []
 embedding = 3
-server = [5]
+server = []
 
 [stream]
 name = "table"
 path = "rooms.csv"
 label = "people"
-split = {kitchen = ["light", "co2"], hall = ["noise"]}
+split = {kitchen = ["light", "co2"], hall = ["noise", "heat"]}
 
 [update]
 name = "DLR"
@@ -35,12 +38,12 @@ threshold = 0.0
 def write_rooms(folder: Path, rows: int = 400, wrong_row: int | None = None) -> Path:
     """``rooms.csv`` and ``rooms.toml``, whose path is returned; in ``wrong_row`` (from 1) a cell is not a number."""
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(rows, 3))
-    lines = [f"{a:.4f},{b:.4f},{c:.4f},{int(a + c > 0)}" for a, b, c in x]
+    x = rng.normal(size=(rows, 4))
+    lines = [f"{a:.4f},{b:.4f},{c:.4f},{d:.4f},{int(a + c > 0)}" for a, b, c, d in x]
     if wrong_row is not None:
-        lines[wrong_row - 1] = "0.1,broken,0.3,1"
+        lines[wrong_row - 1] = "0.1,broken,0.3,0.4,1"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "rooms.csv").write_text("\n".join(["light,co2,noise,people", *lines]) + "\n")
+    (folder / "rooms.csv").write_text("\n".join(["light,co2,noise,heat,people", *lines]) + "\n")
     (folder / "rooms.toml").write_text(ROOMS)
     return folder / "rooms.toml"
 

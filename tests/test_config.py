@@ -10,7 +10,7 @@ import pytest
 import anabranch as ab
 from anabranch import runner, toml
 from anabranch.configfile import PRESETS, Override, find_source, load, parse_override, preset_text
-from small_runs import write_digits, write_rooms
+from small_runs import SMALL_MODEL, write_digits, write_rooms
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -127,7 +127,7 @@ def test_what_is_wrong_is_named(overrides: list[str], message: str) -> None:
 
 def test_every_wrong_setting_has_a_line_that_begins_with_where_it_stands(tmp_path: Path) -> None:
     file = write_rooms(tmp_path)
-    file.write_text(file.read_text().replace("window = 3", "widnow = 3").replace("hidden = [4]", "hidden = [0]"))
+    file.write_text(file.read_text().replace("window = 3", "widnow = 3").replace("hidden = []", "hidden = [0]"))
     with pytest.raises(ab.ConfigError) as error:
         load(file, [Override(("rounds",), 0, "--rounds")])
     lines = str(error.value).splitlines()
@@ -200,11 +200,11 @@ def test_toml_reads_back_what_was_written(value: object) -> None:
 
 def test_one_seed_feeds_everything(tmp_path: Path) -> None:
     digits = write_digits(tmp_path)
-    plan = runner.build(load("imnist", [f"stream.data_dir={digits}", "seed=7", "drift.every=5", "model.clients=5"]))
+    plan = runner.build(load("imnist", [SMALL_MODEL, f"stream.data_dir={digits}", "seed=7", "drift.every=5"]))
     described = plan.stream.describe()
     assert (described["seed"], described["stream"]["seed"], plan.options["seed"]) == (7, 7, 7)
-    assert plan.stream.widths == (157, 157, 157, 157, 156)
-    expected = ab.models.imnist(5, seed=7).to_arrays()
+    assert plan.stream.widths == (196,) * 4
+    expected = ab.models.mlp((196,) * 4, 10, hidden=(), embedding=3, server=(), seed=7).to_arrays()
     assert all(np.array_equal(expected[name], array) for name, array in plan.model.to_arrays().items())
     assert plan.data["stream"]["name"] == "idx digits"
     assert (plan.data["stream"]["count"], len(plan.data["stream"]["sha256"])) == (20, 64)
@@ -224,8 +224,8 @@ def test_each_kind_is_built(overrides: list[str], update: ab.Update, activation:
     plan = runner.build(load(write_rooms(tmp_path), overrides))
     assert repr(plan.options["update"]) == repr(update)
     assert plan.options["activation"] == activation
-    assert plan.stream.widths == (2, 1)
-    assert plan.model.to_arrays()["client1.layers.0.weight"].shape == (2, 4)
+    assert plan.stream.widths == (2, 2)
+    assert plan.model.to_arrays()["client1.layers.0.weight"].shape == (2, 3)
 
 
 def test_recorded_activations_come_from_a_file(tmp_path: Path) -> None:
@@ -252,14 +252,14 @@ def test_clients_are_split_evenly_where_no_split_is_given(tmp_path: Path) -> Non
     file.write_text("\n".join(line for line in text.splitlines() if not line.startswith("split")))
     with pytest.raises(ab.ConfigError, match=r"stream\.split is missing"):
         runner.build(load(file))
-    assert runner.build(load(file, ["model.clients=3"])).stream.widths == (1, 1, 1)
+    assert runner.build(load(file, ["model.clients=3"])).stream.widths == (2, 1, 1)
     file.write_text(text)
     with pytest.raises(ab.ConfigError, match=r"model\.clients is 3, but stream\.split .* among 2"):
         runner.build(load(file, ["model.clients=3"]))
 
 
 def test_other_data_than_a_stored_runs_is_refused(tmp_path: Path) -> None:
-    plan = runner.build(load("imnist", [f"stream.data_dir={write_digits(tmp_path)}"]))
+    plan = runner.build(load("imnist", [SMALL_MODEL, f"stream.data_dir={write_digits(tmp_path)}"]))
     runner.check_same_data(plan, plan.data, "result.json")
     other = {"stream": {"name": "MNIST train", "count": 60_000, "sha256": "ab" * 32}}
     with pytest.raises(ab.DataError) as error:

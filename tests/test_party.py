@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import Plain, bits, small_problem
 
 import anabranch as ab
 from anabranch.compiling import compiled
 from anabranch.gradients import Outer, dense, forward, is_outer
 from anabranch.layers import MLP, Dense
 from anabranch.party import Rule, client_step, encode, init_client, init_server, server_step
+from problems import Plain, bits, small_problem
 
 
 class Alone:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-import reference
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from problems import MODULES, arrays_of
 
 import anabranch as ab
+import reference
+from problems import MODULES, arrays_of
 
 ROUNDS = 200
 
@@ -94,7 +94,8 @@ def test_parameters_and_predictions_agree_with_the_reference(name, path, case):
         shapes = [[(w.shape, b.shape) for w, b in zip(nets[0].weights, nets[0].biases, strict=True)]] * len(nets)
         nets = [
             nets[0]._replace(
-                weights=[rng.uniform(-0.5, 0.5, w) for w, _ in shape], biases=[rng.uniform(-0.5, 0.5, b) for _, b in shape]
+                weights=[rng.uniform(-0.5, 0.5, w) for w, _ in shape],
+                biases=[rng.uniform(-0.5, 0.5, b) for _, b in shape],
             )
             for shape in shapes
         ]

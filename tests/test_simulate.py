@@ -12,18 +12,29 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from problems import as_linears, as_mlp, as_plain, bits, small_problem
 
 import anabranch as ab
 from anabranch.streams.base import Block, Stream
+from problems import as_linears, as_mlp, as_plain, bits, small_problem
 
-UPDATES = {"OGD": ab.OGD(), "DLR": ab.DLR(5, 0.9), "DLR server only": ab.DLR(5, 0.9, client_window=False), "SLR": ab.SLR(4)}
+UPDATES = {
+    "OGD": ab.OGD(),
+    "DLR": ab.DLR(5, 0.9),
+    "DLR server only": ab.DLR(5, 0.9, client_window=False),
+    "SLR": ab.SLR(4),
+}
 updates = pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES.keys())
 
 
 def run(problem, **kwargs):
     model, stream, active = problem
-    options = {"activation": active if active is None else ab.Recorded(active), "learning_rate": 0.1, "keep_errors": True, "chunk": 32, **kwargs}
+    options = {
+        "activation": active if active is None else ab.Recorded(active),
+        "learning_rate": 0.1,
+        "keep_errors": True,
+        "chunk": 32,
+        **kwargs,
+    }
     return ab.simulate(model, stream, **options)
 
 
@@ -115,7 +126,14 @@ def test_a_second_run_of_the_same_shapes_compiles_nothing():
 
     def both(decay, rate, activation, seed, rounds):
         for m, s in ((model, stream), (other, other_stream)):
-            run((m, s, active), update=ab.DLR(5, decay), learning_rate=rate, activation=activation, seed=seed, rounds=rounds)
+            run(
+                (m, s, active),
+                update=ab.DLR(5, decay),
+                learning_rate=rate,
+                activation=activation,
+                seed=seed,
+                rounds=rounds,
+            )
 
     both(0.9, 0.1, ab.Random(0.5), 0, 60)
     both(0.9, 0.1, ab.Event(0.2), 0, 60)
@@ -134,7 +152,9 @@ def test_the_outer_product_path_and_the_general_path_agree(convert):
     import reference
 
     rng = np.random.default_rng(5)
-    nets, server, xs, y = reference.random_problem(rng, clients=2, rounds=100, classes=3, depth_client=2, depth_server=2)
+    nets, server, xs, y = reference.random_problem(
+        rng, clients=2, rounds=100, classes=3, depth_client=2, depth_server=2
+    )
     stream = ab.streams.from_arrays(xs, y, classes=3)
     results = []
     with jax.enable_x64(True):
@@ -142,9 +162,14 @@ def test_the_outer_product_path_and_the_general_path_agree(convert):
             model = ab.SplitModel([make(net) for net in nets], make(server))
             results.append(
                 ab.simulate(
-                    model, stream, update=ab.DLR(6, 0.8), activation=ab.Random(0.5), learning_rate=0.1,
-                    keep_errors=True, wire_dtype="float64",
-                )  # fmt: skip
+                    model,
+                    stream,
+                    update=ab.DLR(6, 0.8),
+                    activation=ab.Random(0.5),
+                    learning_rate=0.1,
+                    keep_errors=True,
+                    wire_dtype="float64",
+                )
             )
         np.testing.assert_array_equal(results[0].errors, results[1].errors)
         for x in np.concatenate(xs, axis=1)[:5]:
@@ -175,7 +200,9 @@ def test_a_window_of_a_thousand_in_float32_stays_near_the_exact_sum():
     import reference
 
     rng = np.random.default_rng(1)
-    nets, server, xs, y = reference.random_problem(rng, clients=2, rounds=400, classes=2, depth_client=1, depth_server=1)
+    nets, server, xs, y = reference.random_problem(
+        rng, clients=2, rounds=400, classes=2, depth_client=1, depth_server=1
+    )
     active = rng.random((400, 2)) < 0.5
     expected = reference.run(nets, server, xs, y, active, update="DLR", window=300, decay=0.999, learning_rate=0.05)
     result = ab.simulate(
@@ -191,7 +218,9 @@ def test_a_window_of_a_thousand_in_float32_stays_near_the_exact_sum():
 
 def test_half_precision_on_the_wire_changes_the_result_but_little():
     model, stream, active = small_problem(rounds=200)
-    full, half = (run((model, stream, active), wire_dtype=dtype, learning_rate=0.02) for dtype in ("float32", "float16"))
+    full, half = (
+        run((model, stream, active), wire_dtype=dtype, learning_rate=0.02) for dtype in ("float32", "float16")
+    )
     assert bits(full.model) != bits(half.model)
     for a, b in zip(full.model.to_arrays().values(), half.model.to_arrays().values(), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-3)

@@ -86,7 +86,10 @@ class Random(Activation):
 
     def __post_init__(self) -> None:
         if not isinstance(self.p, int | float):
-            object.__setattr__(self, "p", tuple(float(p) for p in self.p))
+            try:
+                object.__setattr__(self, "p", tuple(float(p) for p in self.p))
+            except (TypeError, ValueError):
+                raise ConfigError(f"activation Random: p is {self.p!r}, but it is a number, or one a client") from None
         for p in np.atleast_1d(self.p):
             if not 0 <= p <= 1:
                 raise ConfigError(f"activation Random: p is {p}, but a probability lies in [0, 1]")

@@ -196,7 +196,7 @@ def _train(
     if problem is not None:
         kept = f"The {result.rounds:,} rounds before it are in {folder.path}"
         if isinstance(problem, KeyboardInterrupt):
-            display.note(notes, f"{result.stopped}; they are in {folder.path}")
+            display.note(notes, f"{result.stopped}; their result is in {folder.path}")
             return INTERRUPTED
         display.error(notes, f"{problem}. {kept}")
         return STOPPED

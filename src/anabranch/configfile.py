@@ -236,10 +236,10 @@ def _unknown(key: Key, kind: str) -> str:
     section, last = key
     own = (kinds_by_name(section).get(kind) or KINDS[section][0]).settings()
     homes_of = [name for name, other in kinds_by_name(section).items() if last in other.settings()]
-    has = f"It has {', '.join(own)}." if own else "It has no settings."
+    has = f" It has {', '.join(own)}." if own else ""
     if homes_of:
-        return f"{'.'.join(key)}: {kind} has no such setting; it belongs to {' and '.join(homes_of)}. {has}"
-    return f"{'.'.join(key)}: {kind} has no such setting.{_nearest(last, own)} {has}"
+        return f"{'.'.join(key)}: {kind} has no such setting; it belongs to {' and '.join(homes_of)}.{has}"
+    return f"{'.'.join(key)}: {kind} has no such setting.{_nearest(last, own)}{has}"
 
 
 def _prefix(origin: str) -> str:

@@ -28,7 +28,7 @@ from anabranch.config import (
     SlrUpdate,
     TableStream,
 )
-from anabranch.errors import ConfigError, DataError
+from anabranch.errors import ConfigError, DataError, ModelError
 from anabranch.models import SplitModel
 from anabranch.result import Result
 from anabranch.simulate import Progress, simulate
@@ -52,6 +52,7 @@ def build(config: Config) -> Plan:
 
     Raises:
         ConfigError: where the sections do not fit one another, or not the file that the stream reads.
+        ModelError: where the model does not fit the stream.
         DataError: where a file is missing or broken.
     """
     stream = _build_stream(config)
@@ -70,7 +71,13 @@ def build(config: Config) -> Plan:
         "wire_dtype": config.wire_dtype,
         "report_every": config.report_every,
     }
-    return Plan(_build_model(config, stream), stream, options, data)
+    model = _build_model(config, stream)
+    try:
+        model.layout(stream.widths)
+    except ModelError as error:
+        names = f"the model {config.model.name} does not fit the stream {config.stream.name}"
+        raise ModelError(f"{names} (model.name, stream.name): {error}") from error
+    return Plan(model, stream, options, data)
 
 
 def run(config: Config, *, progress: Callable[[Progress], None] | None = None) -> Result:

@@ -1,0 +1,50 @@
+# `make demo` and `make test` need Python 3.11 or later and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test bench docs clean help
+
+help:
+	@echo "make demo    train on the i-MNIST stream: 200,000 rounds, under a minute"
+	@echo "make test    every check: tests, doctests, types, style, imports, docs"
+	@echo "make bench   measure the speed; prints JSON lines"
+	@echo "make docs    build the documentation into site/"
+	@echo "make clean   remove the virtual environment and everything built"
+
+demo: $(VENV)/run.stamp
+	$(BIN)/anabranch run imnist
+
+test: $(VENV)/test.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n auto
+
+bench: $(VENV)/bench.stamp
+	$(BIN)/python -m benchmarks.bench
+
+docs: $(VENV)/test.stamp
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# A failed installation leaves no stamp, so the next call tries again.
+$(VENV)/run.stamp: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Anabranch needs Python 3.11 or later; this is `$(PYTHON) --version`. Try: make PYTHON=python3.12 ..."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Anabranch into $(VENV) ..."
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/run.stamp
+	@$(PIP) --editable '.[test]'
+	@touch $@
+
+$(VENV)/bench.stamp: $(VENV)/run.stamp
+	@$(PIP) --editable '.[bench]'
+	@touch $@

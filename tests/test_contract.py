@@ -1,0 +1,194 @@
+"""One suite that every update, every activation and every stream must pass, a person's own among them."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+from problems import bits
+
+import anabranch as ab
+from anabranch.activation import Activation
+from anabranch.gradients import dense
+from anabranch.streams.base import Block, Stream
+from anabranch.streams.digits import make_digits
+from anabranch.updates import Update
+
+ROUNDS = 120
+
+
+class Momentum(Update):
+    """An update that a person might write: each party steps along an exponential mean of its gradients."""
+
+    beta: float
+
+    def __init__(self, beta):
+        self.beta = beta
+
+    rows = None
+
+    def init_memory(self, like):
+        return None
+
+    def recall(self, memory, new, t):
+        return None, new
+
+    def init_window(self, gradient, *, server):
+        return dense(gradient)
+
+    def smooth(self, window, gradient, t):
+        mean = jax.tree.map(
+            lambda m, g: self.beta.astype(g.dtype) * m + (1 - self.beta).astype(g.dtype) * g, window, dense(gradient)
+        )
+        return mean, mean
+
+
+class EveryOther(Activation):
+    """An activation that a person might write: odd clients in odd rounds, even ones in even rounds."""
+
+    def mask(self, seed, t, x, widths):
+        rounds = t + np.arange(len(x))[:, None]
+        return (rounds + np.arange(len(widths))[None, :]) % 2 == 0
+
+    def decide(self, seed, client, t, x_m):
+        return (t + client - 1) % 2 == 0
+
+    def __repr__(self):
+        return "EveryOther()"
+
+
+class Larger(Stream):
+    """A stream that a person might write: which of two numbers is larger? It uses the same arrays for each block."""
+
+    widths, classes, endless = (1, 1), 2, True
+
+    def blocks(self):
+        rng, x = np.random.default_rng(0), np.zeros((33, 2))
+        while True:
+            x[:] = rng.normal(size=x.shape)
+            yield Block(x, (x[:, 0] > x[:, 1]).astype(int))
+
+
+def few_digits():
+    rng = np.random.default_rng(0)
+    return make_digits(
+        rng.integers(0, 256, (40, 28, 28), np.uint8), np.arange(40) % 10, name="noise", source="made in a test"
+    )
+
+
+@pytest.fixture(scope="session")
+def table_file(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 5))
+    rows = np.column_stack([(x[:, 0] > x[:, 4]).astype(int), x])
+    path = tmp_path_factory.mktemp("table") / "table.csv"
+    np.savetxt(path, rows, delimiter=",", fmt=["%d"] + ["%.6f"] * 5, header="label,a,b,c,d,e", comments="")
+    return path
+
+
+STREAMS = {
+    "arrays": lambda path: ab.streams.from_arrays(
+        [np.random.default_rng(m).normal(size=(200, m + 1)) for m in range(3)], np.arange(200) % 3
+    ),
+    "imnist": lambda path: ab.streams.imnist(seed=1, clients=3, digits=few_digits()),
+    "table": lambda path: ab.streams.table(path, label="first", split=2, classes=2),
+    "table by names": lambda path: ab.streams.table(path, label="label", split=[["a", "e"], ["b"], ["c", "d"]]),
+    "drift": lambda path: ab.streams.Drift(ab.streams.imnist(seed=1, clients=3, digits=few_digits()), every=20),
+    "a person's own": lambda path: Larger(),
+    "drift of a person's own": lambda path: ab.streams.Drift(Larger(), every=10, seed=2),
+}
+UPDATES = [ab.OGD(), ab.DLR(4, 0.8), ab.DLR(4, 0.8, client_window=False), ab.SLR(3), Momentum(0.9)]
+ACTIVATIONS = [ab.Full(), ab.Random(0.4), ab.Event(0.1), ab.Fixed(1), EveryOther()]
+
+
+def read(stream, rounds):
+    """The first rounds, whatever the blocks."""
+    rows = []
+    for block in stream.blocks():
+        rows += [(x.copy(), int(label)) for x, label in zip(block.x, block.y, strict=True)]
+        if len(rows) >= rounds:
+            break
+    return np.array([x for x, _ in rows[:rounds]]), np.array([label for _, label in rows[:rounds]])
+
+
+@pytest.mark.parametrize("name", STREAMS)
+class TestStream:
+    def test_it_says_what_it_gives(self, name, table_file):
+        stream = STREAMS[name](table_file)
+        x, y = read(stream, ROUNDS)
+        assert x.shape == (ROUNDS, sum(stream.widths))
+        assert np.isfinite(x).all()
+        assert y.min() >= 0
+        assert y.max() < stream.classes
+
+    def test_it_gives_the_same_samples_each_time(self, name, table_file):
+        stream = STREAMS[name](table_file)
+        first, again, anew = read(stream, ROUNDS), read(stream, ROUNDS), read(STREAMS[name](table_file), ROUNDS)
+        for other in (again, anew):
+            np.testing.assert_array_equal(first[0], other[0])
+            np.testing.assert_array_equal(first[1], other[1])
+
+    def test_it_goes_on_when_it_is_endless(self, name, table_file):
+        stream = STREAMS[name](table_file)
+        blocks = sum(1 for _ in islice(stream.blocks(), 50))
+        assert blocks == 50 or not stream.endless
+
+    def test_its_description_is_json(self, name, table_file):
+        described = STREAMS[name](table_file).describe()
+        assert json.loads(json.dumps(described, allow_nan=False)) == described
+        assert described["name"]
+
+
+def small_model(widths, classes):
+    keys = jax.random.split(jax.random.key(0), len(widths) + 1)
+    clients = [eqx.nn.Linear(width, 3, key=key) for width, key in zip(widths, keys, strict=False)]
+    return ab.SplitModel(clients, eqx.nn.Linear(3 * len(widths), classes, key=keys[-1]))
+
+
+@pytest.mark.parametrize("update", UPDATES, ids=repr)
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+class TestUpdateAndActivation:
+    def test_they_train_and_say_who_was_activated(self, update, activation):
+        stream = STREAMS["arrays"](None)
+        model = small_model(stream.widths, stream.classes)
+        options = {"update": update, "activation": activation, "learning_rate": 0.05, "rounds": ROUNDS}
+        result = ab.simulate(model, stream, chunk=50, **options)
+        same = ab.simulate(model, stream, chunk=120, **options)
+        assert bits(same.model) == bits(result.model) != bits(model)
+        x, _ = read(stream, ROUNDS)
+        mask = np.asarray(activation.mask(0, 0, x.astype(np.float32), stream.widths))
+        np.testing.assert_allclose(result.activation_rate, mask.mean(axis=0))
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_every_stream_trains(name, table_file):
+    stream = STREAMS[name](table_file)
+    model = small_model(stream.widths, stream.classes)
+    result = ab.simulate(model, stream, update=ab.DLR(4, 0.8), activation=ab.Random(0.5), rounds=ROUNDS)
+    assert result.rounds == ROUNDS
+    assert bits(result.model) != bits(model)
+
+
+def test_the_public_names():
+    assert sorted(ab.__all__) == sorted(
+        """
+        Activation AnabranchError ConfigError DLR DataError Diverged Event Fixed Full Interrupted ModelError OGD
+        OutputError Progress Random Recorded Result SLR SplitModel Update models simulate streams
+        """.split()
+    )
+    public = {name for name in vars(ab) if not name.startswith("_")}
+    modules = {name for name in public if type(getattr(ab, name)).__name__ == "module"}
+    assert public - modules <= set(ab.__all__)
+    assert sorted(ab.streams.__all__) == sorted(
+        """
+        Arrays Block Digits DigitsNotice Drift IMnist Stream Table from_arrays higgs imnist load_digits make_digits
+        split_widths susy table
+        """.split()
+    )
+    assert sorted(ab.models.__all__) == sorted(
+        "Dense Group MLP SplitModel apply higgs imnist output_width party_key party_names susy".split()
+    )

@@ -1,0 +1,142 @@
+"""Split models: the paper's shapes, initial parameters, and arrays out and in again."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import anabranch as ab
+from problems import bits
+
+
+@pytest.mark.parametrize(
+    ("clients", "widths"), [(4, [196] * 4), (8, [98] * 8), (16, [49] * 16), (5, [157, 157, 157, 157, 156]), (1, [784])]
+)
+def test_imnist_has_the_papers_shapes(clients, widths):
+    model = ab.models.imnist(clients=clients)
+    arrays = model.to_arrays()
+    for m, width in enumerate(widths):
+        assert arrays[f"client{m + 1}.layers.0.weight"].shape == (width, 64)
+    assert arrays["server.layers.0.weight"].shape == (64 * clients, 256)
+    assert arrays["server.layers.1.weight"].shape == (256, 10)
+    assert all(client.relu_last for client in model.clients)
+    assert model.classes(widths) == 10
+    assert sum(group.size for group in model.layout(widths)) == clients
+    assert len(model.layout(widths)) == len(set(widths))  # equal clients are computed together
+
+
+@pytest.mark.parametrize(("make", "width"), [(ab.models.susy, 9), (ab.models.higgs, 14)])
+def test_susy_and_higgs_have_the_papers_shapes(make, width):
+    arrays = make().to_arrays()
+    client = [arrays[f"client2.layers.{i}.weight"].shape for i in range(4)]
+    server = [arrays[f"server.layers.{i}.weight"].shape for i in range(5)]
+    assert client == [(width, 32), (32, 64), (64, 98), (98, 128)]
+    assert server == [(256, 256), (256, 128), (128, 64), (64, 32), (32, 2)]
+    assert not make().clients[0].relu_last
+
+
+def test_initial_parameters_are_uniform_by_fan_in_and_each_partys_own():
+    model = ab.models.imnist(clients=4, seed=1)
+    weight = np.concatenate([client.layers[0].weight.ravel() for client in model.clients])
+    bound = 196**-0.5
+    assert np.abs(weight).max() <= bound
+    assert np.abs(weight).max() > 0.999 * bound
+    assert weight.std() == pytest.approx(bound / 3**0.5, rel=0.02)
+    first, second = (np.asarray(client.layers[0].weight) for client in model.clients[:2])
+    assert (first != second).any()
+    # A party draws from its own key: the number of other clients changes nothing for it.
+    again = ab.models.imnist(clients=4, seed=1)
+    assert bits(again) == bits(model) != bits(ab.models.imnist(clients=4, seed=2))
+    wide = ab.models.susy(seed=3)
+    assert bits(wide)["client1.layers.1.bias"] == bits(ab.models.higgs(seed=3))["client1.layers.1.bias"]
+
+
+@pytest.mark.parametrize("clients", [0, 785, 2.0, True, "4"])
+def test_a_number_of_clients_out_of_range_is_named(clients):
+    with pytest.raises(ab.ConfigError, match=f"clients is {clients!r}"):
+        ab.models.imnist(clients=clients)
+
+
+def own_model():
+    keys = jax.random.split(jax.random.key(0), 3)
+    return ab.SplitModel(
+        clients=[eqx.nn.Linear(3, 4, key=keys[0]), eqx.nn.MLP(2, 4, 8, 1, key=keys[1])],
+        server=eqx.nn.Sequential([eqx.nn.LayerNorm(8), eqx.nn.Linear(8, 2, use_bias=False, key=keys[2])]),
+    )
+
+
+def test_arrays_go_out_and_in_again():
+    model = own_model()
+    arrays = model.to_arrays()
+    assert arrays["client1.weight"].shape == (3, 4)  # (in, out), though Equinox keeps (out, in)
+    np.testing.assert_array_equal(arrays["client1.weight"], np.asarray(model.clients[0].weight).T)
+    assert arrays["client2.layers.0.weight"].shape == (2, 8)
+    assert arrays["server.layers.1.weight"].shape == (8, 2)
+    changed = {name: array + 1 for name, array in arrays.items()}
+    back = model.with_arrays(changed)
+    for name, array in back.to_arrays().items():
+        np.testing.assert_array_equal(array, changed[name])
+    np.testing.assert_array_equal(back.clients[0].weight, model.clients[0].weight + 1)
+    assert bits(model) == bits(model.with_arrays(arrays))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: a.pop("client1.bias"), "array 'client1.bias' is missing"),
+        (
+            lambda a: a.update({"client1.bais": a["client1.bias"]}),
+            "no array 'client1.bais'.*Did you mean 'client1.bias'",
+        ),
+        (
+            lambda a: a.update({"client1.bias": np.zeros(9)}),
+            r"'client1.bias' has shape \(9,\), but the model's has \(4,\)",
+        ),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(change, message):
+    arrays = own_model().to_arrays()
+    change(arrays)
+    with pytest.raises(ab.ModelError, match=message):
+        own_model().with_arrays(arrays)
+
+
+def test_parts_that_are_no_models_are_named():
+    linear = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+    with pytest.raises(ab.ModelError, match="at least one client"):
+        ab.SplitModel([], linear)
+    with pytest.raises(ab.ModelError, match="client 2: function is not a callable Equinox module"):
+        ab.SplitModel([linear, lambda x: x], linear)
+    with pytest.raises(ab.ModelError, match="server: Lambda holds no floating-point array"):
+        ab.SplitModel([linear], eqx.nn.Lambda(jnp.tanh))
+
+
+def test_an_output_that_is_no_vector_is_named():
+    class Scalar(eqx.Module):
+        weight: jax.Array
+
+        def __call__(self, x):
+            return (self.weight * x).sum()
+
+    linear = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+    with pytest.raises(ab.ModelError, match=r"client 1: the model returns .* but a vector is needed"):
+        ab.SplitModel([Scalar(jnp.ones(2))], linear).layout((2,))
+
+
+def test_the_whole_model_is_its_parts():
+    model = ab.models.imnist(clients=5)
+    x = jax.random.normal(jax.random.key(0), (784,))
+    logits = model(x, [157, 157, 157, 157, 156])
+    h = np.concatenate(
+        [
+            np.maximum(x[m * 157 : (m + 1) * 157] @ c.layers[0].weight + c.layers[0].bias, 0)
+            for m, c in enumerate(model.clients)
+        ]
+    )
+    hidden = np.maximum(h @ model.server.layers[0].weight + model.server.layers[0].bias, 0)
+    np.testing.assert_allclose(
+        logits, hidden @ model.server.layers[1].weight + model.server.layers[1].bias, rtol=1e-4, atol=1e-5
+    )
