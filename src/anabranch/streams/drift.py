@@ -64,6 +64,7 @@ class Drift(Stream):
         self.seed = whole("seed", seed, 0)
         self.widths = stream.widths
         self.classes = stream.classes
+        self.endless = stream.endless
 
     def describe(self) -> dict[str, Any]:
         return {"name": "drift", "every": self.every, "seed": self.seed, "stream": self.stream.describe()}

@@ -87,6 +87,7 @@ class IMnist(Stream):
     """The stream that :func:`imnist` makes."""
 
     classes = 10
+    endless = True
 
     def __init__(self, digits: Digits, widths: tuple[int, ...], seed: int) -> None:
         self.widths = widths
