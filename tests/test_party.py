@@ -16,6 +16,9 @@ from anabranch.party import Rule, client_step, encode, init_client, init_server,
 from problems import Plain, bits, small_problem
 
 
+ENCODE, SERVER_STEP, CLIENT_STEP = map(compiled, (encode, server_step, client_step))
+
+
 class Alone:
     """A federation of separately jitted party functions, as its processes will call them."""
 
@@ -30,24 +33,21 @@ class Alone:
             for client, width in zip(model.clients, widths, strict=True)
         ]
         self.server = init_server(self.rule, model.server, jnp.zeros(self.elements[-1]), self.rate)
-        self.encode, self.server_step, self.client_step = map(compiled, (encode, server_step, client_step))
 
     def play(self, x, label, active, t):
         t = jnp.asarray(t, jnp.int32)
         sent = []
         for m, client in enumerate(self.clients):
             features = jnp.asarray(x[self.features[m] : self.features[m + 1]])
-            self.clients[m], embedding, pullback = self.encode(self.rule, client, features, t)
+            self.clients[m], embedding, pullback = ENCODE(self.rule, client, features, t)
             sent.append((embedding, pullback))
         embeddings = jnp.concatenate([embedding for embedding, _ in sent], axis=-1)
         label = jnp.asarray(label, jnp.int32)
-        self.server, outcome = self.server_step(self.rule, self.server, embeddings, label, self.rate, t)
+        self.server, outcome = SERVER_STEP(self.rule, self.server, embeddings, label, self.rate, t)
         for m, client in enumerate(self.clients):
             v = outcome.derivatives[..., self.elements[m] : self.elements[m + 1]]
             v = v if active[m] else jnp.zeros_like(v)  # a passive client never sees its derivative
-            self.clients[m] = self.client_step(
-                self.rule, client, sent[m][1], v, self.rate, t, jnp.asarray(bool(active[m]))
-            )
+            self.clients[m] = CLIENT_STEP(self.rule, client, sent[m][1], v, self.rate, t, jnp.asarray(bool(active[m])))
         return outcome
 
     def model(self):

@@ -8,8 +8,6 @@ who is activated.
 
 # ruff: noqa: F403, F405
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,22 +40,12 @@ __all__ = [
 ]
 
 
-class _Package(ModuleType):
-    """Imports what is public when it is first asked for: JAX takes a second, and `anabranch --help` does not wait."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in __all__:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        public = importlib.import_module("anabranch._public")
-        vars(self).update({each: getattr(public, each) for each in __all__})
-        return vars(self)[name]
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        # Importing the module `anabranch.simulate` sets this name, which is the function's.
-        super().__setattr__(name, value.simulate if name == "simulate" and isinstance(value, ModuleType) else value)
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *__all__]
+def __getattr__(name: str) -> Any:
+    """What is public is imported when it is first asked for: JAX takes a second, `anabranch --help` does not wait."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("anabranch._public"), name)
 
 
-sys.modules[__name__].__class__ = _Package
+def __dir__() -> list[str]:
+    return list(__all__)

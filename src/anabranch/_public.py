@@ -6,5 +6,5 @@ from anabranch.activation import Activation, Event, Fixed, Full, Random, Recorde
 from anabranch.errors import AnabranchError, ConfigError, DataError, Diverged, Interrupted, ModelError, OutputError
 from anabranch.models import SplitModel
 from anabranch.result import Result
-from anabranch.simulate import Progress, simulate
+from anabranch.simulator import Progress, simulate
 from anabranch.updates import DLR, OGD, SLR, Update

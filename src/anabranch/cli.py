@@ -207,7 +207,7 @@ def _train(
 
 def _simulate(plan: Plan, reporter: Reporter) -> tuple[Result, BaseException | None]:
     """The result, and what ended the run early where that kept a result."""
-    from anabranch.simulate import simulate
+    from anabranch.simulator import simulate
 
     try:
         return simulate(plan.model, plan.stream, **plan.options, progress=reporter), None

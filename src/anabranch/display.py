@@ -23,7 +23,7 @@ from anabranch.streams import DigitsNotice
 
 if TYPE_CHECKING:
     from anabranch.result import Result
-    from anabranch.simulate import Progress
+    from anabranch.simulator import Progress
 
 LINE_SECONDS = 10.0
 """Where there is no terminal, a line of progress is written so often."""

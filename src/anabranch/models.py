@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 from numpy.typing import NDArray
 
+from anabranch.compiling import compiled
 from anabranch.errors import ConfigError, ModelError, nearest
 from anabranch.layers import MLP, Dense
 
@@ -147,11 +148,21 @@ def output_width(module: eqx.Module, width: int, name: str, what: str) -> int:
     try:
         output = eqx.filter_eval_shape(apply, module, jax.ShapeDtypeStruct((width,), dtype))
     except Exception as error:  # whatever the person's module raises
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        taken = _input_width(module)
+        reason = f"its first dense layer takes {taken}" if taken not in (None, width) else lines[0]
         raise ModelError(f"{name}: the model does not take {width} {what}: {reason}") from error
     if getattr(output, "ndim", None) != 1:
         raise ModelError(f"{name}: the model returns {output}, but a vector is needed")
     return output.shape[0]
+
+
+def _input_width(module: eqx.Module) -> int | None:
+    """How many numbers the module's first dense layer takes, where it has one."""
+    for node in jax.tree.leaves(module, is_leaf=lambda node: isinstance(node, Dense | eqx.nn.Linear)):
+        if isinstance(node, Dense | eqx.nn.Linear):
+            return node.weight.shape[0] if isinstance(node, Dense) else node.weight.shape[1]
+    return None
 
 
 def party_names(clients: int) -> list[str]:
@@ -222,9 +233,15 @@ def _perceptrons(clients: Sequence[Sequence[int]], server: Sequence[int], *, rel
     def key(index: int) -> PRNGKeyArray:
         return jax.random.fold_in(party_key(seed, index), INITIAL)
 
-    bottoms = [MLP(sizes, relu_last=relu_last, key=key(m + 1)) for m, sizes in enumerate(clients)]
-    top = MLP([sum(sizes[-1] for sizes in clients), *server], relu_last=False, key=key(0))
+    bottoms = [_draw(tuple(sizes), relu_last, key(m + 1)) for m, sizes in enumerate(clients)]
+    top = _draw((sum(sizes[-1] for sizes in clients), *server), False, key(0))
     return SplitModel(bottoms, top)
+
+
+@compiled
+def _draw(sizes: tuple[int, ...], relu_last: bool, key: PRNGKeyArray) -> MLP:
+    """A party's initial parameters, in one program for all parties of the same shape."""
+    return MLP(sizes, relu_last=relu_last, key=key)
 
 
 def _alike(a: eqx.Module, b: eqx.Module) -> bool:

@@ -66,9 +66,9 @@ class Result:
     def client_seconds(self) -> float:
         """Computing time of all clients together.
 
-        The simulator computes the clients in one program, so this is an estimate: each client's jitted `encode` and
-        `client_step` are timed on this machine (when this is first read) and multiplied by the rounds, and by the
-        rounds in which the client was activated.
+        The simulator computes all parties in one program, so this is an estimate: each client's `encode` and
+        `client_step`, compiled apart, are timed on this machine (when this is first read) and multiplied by the
+        rounds, and by the rounds in which the client was activated.
         """
         encode, step = self.client_times
         return float(((encode + step * self.activation_rate) * self.rounds).sum())
@@ -85,7 +85,7 @@ class Result:
             "bytes_down": self.traffic.down.tolist(),
             "megabytes": self.traffic.total / MB,
             "client_seconds": self.client_seconds,
-            "client_seconds_how": "each client's jitted functions timed once, multiplied by its rounds and activations",
+            "client_seconds_how": "each client's functions, jitted apart, timed once and multiplied out",
             "seconds": self.seconds,
             "compile_seconds": self.compile_seconds,
             "rounds_per_second": self.rounds_per_second,

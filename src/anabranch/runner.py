@@ -31,7 +31,7 @@ from anabranch.config import (
 from anabranch.errors import ConfigError, DataError, ModelError
 from anabranch.models import SplitModel
 from anabranch.result import Result
-from anabranch.simulate import Progress, simulate
+from anabranch.simulator import Progress, simulate
 from anabranch.streams import Stream
 from anabranch.updates import DLR, OGD, SLR, Update
 

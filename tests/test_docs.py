@@ -1,0 +1,136 @@
+"""The documentation builds without a warning, its links lead somewhere, and what it shows is true."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import os
+import re
+import shlex
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+import anabranch as ab
+from anabranch.config import KINDS, Config
+from anabranch.configfile import PRESETS, load
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+TEXTS = sorted(ROOT.glob("*.md")) + PAGES
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The page's code blocks in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def name(path: Path) -> str:
+    return path.name
+
+
+class References(HTMLParser):
+    """What a page loads by itself: scripts, styles, pictures, fonts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        held = dict(attrs)
+        if tag in ("script", "img", "iframe", "source"):
+            self.loaded.append(held.get("src") or "")
+        if tag == "link" and held.get("rel") not in ("canonical", "next", "prev", None):
+            self.loaded.append(held.get("href") or "")
+
+
+def test_site_builds_without_a_warning_and_loads_nothing_from_the_network(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},  # Material's notice of its successor is no warning of ours
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > len(PAGES)  # and a page for what is not found
+    for page in pages:
+        references = References()
+        references.feed(page.read_text(encoding="utf-8"))
+        outside = [url for url in references.loaded if re.match(r"(https?:)?//", url)]
+        assert not outside, (page, outside)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=name)
+def test_relative_links_lead_somewhere(text: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", text.read_text(encoding="utf-8")):
+        if not re.match(r"[a-z]+:", target) and not target.startswith("#"):
+            assert (text.parent / target.split("#")[0]).exists(), target
+
+
+def test_readme_is_short_and_says_how_to_start() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 120
+    assert {"make demo", "make test"} <= {line.removeprefix("$ ").split("  ")[0].strip() for line in lines}
+    shown = [line for block in blocks(ROOT / "README.md", "python") for line in block.splitlines() if ">>>" in block]
+    assert 0 < sum(line.startswith((">>>", "...")) for line in shown) <= 15
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if ">>>" in p.read_text(encoding="utf-8")], ids=name)
+def test_examples_do_what_they_show(page: Path) -> None:
+    examples = "\n".join(block for block in blocks(page, "python") if ">>>" in block)
+    parsed = doctest.DocTestParser().get_doctest(examples, {}, page.name, str(page), 0)
+    assert parsed.examples
+    report: list[str] = []
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # JAX as a reader has it
+        results = doctest.DocTestRunner(optionflags=FLAGS).run(parsed, out=report.append)
+    assert results.failed == 0, "".join(report)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=name)
+def test_other_python_names_what_there_is(text: Path) -> None:
+    """Blocks that are not run here, since they need digits: they parse, and their names exist."""
+    for block in blocks(text, "python"):
+        if ">>>" in block:
+            continue
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("ab."):
+                found: Any = ab
+                for part in ast.unparse(node).split(".")[1:]:
+                    found = getattr(found, part)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=name)
+def test_configurations_and_commands_are_accepted(text: Path, tmp_path: Path) -> None:
+    for i, block in enumerate(blocks(text, "toml")):
+        file = tmp_path / f"{i}.toml"
+        file.write_text(block, encoding="utf-8")
+        load(file)
+    for command in re.findall(r"^\$ anabranch (?:run|show) (.*)$", text.read_text(encoding="utf-8"), re.MULTILINE):
+        words = shlex.split(command)
+        if words[0] in PRESETS and "widnow" not in command:
+            load(words[0], [words[i + 1] for i, word in enumerate(words) if word == "--set"])
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    names = [*ab.__all__, *ab.models.__all__, *ab.streams.__all__, *vars(ab.Result)["__annotations__"]]
+    missing = [each for each in names if not re.search(rf"\b{each}\b", text)]
+    assert not missing
+
+
+def test_every_setting_is_in_the_reference() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    settings = [key for kinds in KINDS.values() for kind in kinds for key in (*kind.settings(), *kind.names())]
+    missing = [each for each in [*Config.model_fields, *settings] if not re.search(rf"\b{each}\b", text)]
+    assert not missing
