@@ -41,7 +41,7 @@ class Linears(eqx.Module):
 
 def as_mlp(net: reference.Net) -> MLP:
     sizes = [net.weights[0].shape[0], *(w.shape[1] for w in net.weights)]
-    mlp = MLP(sizes, relu_last=net.relu_last, key=jax.random.key(0))
+    mlp = eqx.filter_eval_shape(MLP, sizes, relu_last=net.relu_last, key=jax.random.key(0))  # compiles nothing
     arrays = [jnp.asarray(a) for pair in zip(net.weights, net.biases, strict=True) for a in pair]
     return jax.tree.unflatten(jax.tree.structure(mlp), arrays)
 
@@ -53,7 +53,7 @@ def as_plain(net: reference.Net) -> Plain:
 def as_linears(net: reference.Net) -> Linears:
     layers = []
     for weight, bias in zip(net.weights, net.biases, strict=True):
-        layer = eqx.nn.Linear(*weight.shape, key=jax.random.key(0))
+        layer = eqx.filter_eval_shape(eqx.nn.Linear, *weight.shape, key=jax.random.key(0))
         layers.append(eqx.tree_at(lambda m: (m.weight, m.bias), layer, (jnp.asarray(weight.T), jnp.asarray(bias))))
     return Linears(layers, net.relu_last)
 

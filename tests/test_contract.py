@@ -181,7 +181,7 @@ PUBLIC_STREAMS = (
     "Arrays Block Digits DigitsNotice Drift IMnist Stream Table from_arrays higgs imnist load_digits make_digits "
     "split_widths susy table"
 )
-PUBLIC_MODELS = "Dense Group MLP SplitModel apply higgs imnist mlp output_width party_key party_names susy"
+PUBLIC_MODELS = "Dense Group MLP SplitModel higgs imnist mlp output_width party_key party_names susy"
 
 
 def test_the_public_names():

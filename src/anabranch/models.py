@@ -75,8 +75,8 @@ class SplitModel(eqx.Module):
         """The logits (c,) of one whole sample (Σ d_m,), split into the clients' ``widths``."""
         starts = np.cumsum([0, *widths])
         parts = [x[a:b] for a, b in pairwise(starts)]
-        embeddings = [apply(client, part) for client, part in zip(self.clients, parts, strict=True)]
-        return apply(self.server, jnp.concatenate(embeddings))
+        embeddings = [_apply(client, part) for client, part in zip(self.clients, parts, strict=True)]
+        return _apply(self.server, jnp.concatenate(embeddings))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Every trained array by name, such as ``client1.layers.0.weight``; dense weights are (in, out)."""
@@ -132,7 +132,7 @@ class SplitModel(eqx.Module):
         return output_width(self.server, total, "server", "elements of the concatenated embeddings")
 
 
-def apply(module: eqx.Module, x: jax.Array) -> jax.Array:
+def _apply(module: eqx.Module, x: jax.Array) -> jax.Array:
     """The module's output for one vector."""
     assert callable(module)
     return module(x)
@@ -146,7 +146,7 @@ def output_width(module: eqx.Module, width: int, name: str, what: str) -> int:
     """
     dtype = jax.tree.leaves(eqx.filter(module, eqx.is_inexact_array))[0].dtype
     try:
-        output = eqx.filter_eval_shape(apply, module, jax.ShapeDtypeStruct((width,), dtype))
+        output = eqx.filter_eval_shape(_apply, module, jax.ShapeDtypeStruct((width,), dtype))
     except Exception as error:  # whatever the person's module raises
         lines = str(error).strip().splitlines() or [type(error).__name__]
         taken = _input_width(module)
