@@ -15,7 +15,6 @@ from anabranch.layers import MLP, Dense
 from anabranch.party import Rule, client_step, encode, init_client, init_server, server_step
 from problems import Plain, bits, small_problem
 
-
 ENCODE, SERVER_STEP, CLIENT_STEP = map(compiled, (encode, server_step, client_step))
 
 
