@@ -1,7 +1,7 @@
 """Two million rounds of i-MNIST, stationary and drifting: OGD and DLR under Full, Random(0.5) and Event(0.2).
 
 ``python -m benchmarks.two_million RESULTS.jsonl`` adds a JSON line a run and skips the runs that are there already, so
-it can be stopped and started again. The table of docs/results-imnist.md comes from it.
+it can be stopped and started again. The table of docs/two-million.md comes from it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import anabranch as ab
@@ -78,7 +78,12 @@ problem = st.fixed_dictionaries(
 
 @pytest.mark.parametrize("path", MODULES)
 @pytest.mark.parametrize("name", ["OGD", "DLR", "SLR"])
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=5,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # each example compiles, and shrinking would take minutes
+)
 @given(case=problem)
 def test_parameters_and_predictions_agree_with_the_reference(name, path, case):
     rng = np.random.default_rng(case["seed"])
