@@ -127,45 +127,74 @@ def test_a_loss_that_is_not_finite_moves_nothing_at_the_server():
     assert bits(ab.SplitModel(model.clients, after.model)) == bits(model)
 
 
-class Tied(eqx.Module):
-    layer: Dense
+def module(apply, **parts):
+    """A module that calls ``apply(parts, x)``."""
 
-    def __call__(self, x):
-        return self.layer(jnp.tanh(self.layer(x)))
+    class Own(eqx.Module):
+        parts: dict
+
+        def __call__(self, x):
+            return apply(self.parts, x)
+
+    return Own(parts)
 
 
-class Peeking(eqx.Module):
-    layer: eqx.nn.Linear
-
-    def __call__(self, x):
-        return self.layer(x) + self.layer.bias
+def frozen(layer):
+    arrays, rest = eqx.partition(layer, eqx.is_array)
+    return eqx.combine(jax.lax.stop_gradient(arrays), rest)
 
 
 KEY = jax.random.key(0)
+LINEAR = eqx.nn.Linear(4, 4, key=KEY)
+# Modules that use their matrices in every way that may be mistaken for one product with a vector, and the number of
+# their gradients that are outer products.
+MODULES = {
+    "own layers": (MLP([4, 6, 4], relu_last=True, key=KEY), 2),
+    "equinox's": (eqx.nn.MLP(4, 4, 8, 2, key=KEY), 3),
+    "with a norm": (eqx.nn.Sequential([eqx.nn.Linear(4, 4, use_bias=False, key=KEY), eqx.nn.LayerNorm(4)]), 1),
+    "plain products": (Plain([jnp.ones((4, 4))], [jnp.ones(4)], False), 1),
+    "bias used twice": (module(lambda p, x: p["l"](x) + p["l"].bias, l=LINEAR), 1),
+    "used twice": (module(lambda p, x: p["l"](jnp.tanh(p["l"](x))), l=LINEAR), 0),
+    "also returned": (module(lambda p, x: p["l"](x) * p["l"].weight.sum(), l=LINEAR), 0),
+    "transposed": (module(lambda p, x: x @ p["l"].weight.T, l=LINEAR), 0),
+    "frozen": (module(lambda p, x: p["free"](frozen(p["l"])(x)), l=LINEAR, free=Dense(4, 4, key=KEY)), 1),
+    "scaled": (module(lambda p, x: jax.tree.map(lambda a: 2 * a, p["l"])(x), l=LINEAR), 0),
+    "vmapped": (module(lambda p, x: jax.vmap(p["l"])(jnp.stack([x, 2 * x])).sum(axis=0), l=LINEAR), 0),
+    "jitted": (module(lambda p, x: eqx.filter_jit(p["l"])(x), l=LINEAR), 0),
+    "checkpointed": (module(lambda p, x: eqx.filter_checkpoint(p["l"])(x), l=LINEAR), 0),
+    "in a branch": (module(lambda p, x: jax.lax.cond(x[0] > 0, lambda x: p["l"](x), jnp.tanh, x), l=LINEAR), 0),
+    "in a loop": (module(lambda p, x: jax.lax.scan(lambda c, _: (p["l"](c), None), x, length=3)[0], l=LINEAR), 0),
+    "attention": (
+        module(lambda p, x: p["a"](*[x.reshape(2, 2)] * 3).ravel(), a=eqx.nn.MultiheadAttention(1, 2, key=KEY)),
+        0,
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("module", "pairs"),
-    [
-        (MLP([4, 6, 4], relu_last=True, key=KEY), 2),
-        (eqx.nn.MLP(4, 4, 8, 2, key=KEY), 3),
-        (eqx.nn.Sequential([eqx.nn.Linear(4, 4, use_bias=False, key=KEY), eqx.nn.LayerNorm(4)]), 1),
-        (Tied(Dense(4, 4, key=KEY)), 0),
-        (Peeking(eqx.nn.Linear(4, 4, key=KEY)), 0),
-        (Plain([jnp.ones((4, 4))], [jnp.ones(4)], False), 0),
-    ],
-    ids=["own", "equinox", "with a norm", "a layer used twice", "a layer looked into", "no layers"],
-)
-def test_gradients_are_outer_products_where_they_can_be_and_right_everywhere(module, pairs):
+@pytest.mark.parametrize(("own", "pairs"), MODULES.values(), ids=MODULES)
+@pytest.mark.parametrize("around", [lambda f: f, eqx.filter_jit], ids=["traced", "jitted"])
+def test_gradients_are_outer_products_where_they_can_be_and_right_everywhere(own, pairs, around):
     x, v = jax.random.normal(jax.random.key(1), (2, 4))
-    output, pullback = forward(module, x, input_derivative=True)
-    np.testing.assert_allclose(output, module(x))
-    gradient, derivative = pullback(v)
+    output, pullback = around(lambda own, x: forward(own, x, input_derivative=True))(own, x)
+    np.testing.assert_allclose(output, own(x), rtol=1e-6)
+    gradient, derivative = around(lambda pullback, v: pullback(v))(pullback, v)
     assert sum(map(is_outer, jax.tree.leaves(gradient, is_leaf=is_outer))) == pairs
-    expected, expected_derivative = eqx.filter_grad(lambda mx: jnp.vdot(v, mx[0](mx[1])))((module, x))
+    expected, expected_derivative = eqx.filter_grad(lambda mx: jnp.vdot(v, mx[0](mx[1])))((own, x))
+    assert jax.tree.structure(dense(gradient)) == jax.tree.structure(expected)
     for got, want in zip(jax.tree.leaves(dense(gradient)), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(derivative, expected_derivative, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["vmapped", "jitted", "frozen", "in a branch", "attention"])
+def test_any_module_trains(name):
+    own, _ = MODULES[name]
+    stream = ab.streams.from_arrays([np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)], [0, 1] * 20)
+    model = ab.SplitModel([own], eqx.nn.Linear(4, 2, key=KEY))
+    trained = ab.simulate(model, stream, update=ab.DLR(3, 0.5), learning_rate=0.1).model
+    changed = {key for key, array in trained.to_arrays().items() if (array != model.to_arrays()[key]).any()}
+    still = {key for key in model.to_arrays() if name == "frozen" and ".l." in key}
+    assert changed == set(model.to_arrays()) - still
 
 
 def test_a_window_of_samples_gives_the_sum_of_their_gradients():

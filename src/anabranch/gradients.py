@@ -1,10 +1,11 @@
 """A party's gradient in its smallest form.
 
-The gradient of one sample through a dense layer ``z = x W + b`` is an outer product: ``∂f/∂W = x δᵀ`` and
-``∂f/∂b = δ`` with ``δ = ∂f/∂z``. So a window of ``l`` such gradients is ``l`` pairs of vectors, not ``l`` matrices.
-``forward`` finds a module's dense layers (`Dense` and `equinox.nn.Linear`) while it is traced, and the gradient that
-its pullback returns has an `Outer` where each of their weights stands. All else in a module keeps its plain gradient;
-so does every layer of a module that does not simply call each dense layer once, on one vector.
+The gradient of one sample through a dense product ``z = x W`` is an outer product: ``∂f/∂W = x δᵀ`` with
+``δ = ∂f/∂z``. So a window of ``l`` such gradients is ``l`` pairs of vectors, not ``l`` matrices.
+
+`forward` traces a module and looks at what it does with each trained matrix. One that is used in a single place, in a
+product with a vector, gets an `Outer` as its gradient: that holds for the layers of `anabranch.layers`, for
+`equinox.nn.Linear`, and for ``x @ w`` in a module of your own. Everything else gets its plain gradient.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jaxtyping import Array, Float
 
-from anabranch.layers import Dense
 from anabranch.types import Tree
 
 Pullback = Callable[[Array], tuple[Tree, Array | None]]
@@ -25,7 +26,7 @@ Pullback = Callable[[Array], tuple[Tree, Array | None]]
 
 
 class Outer(NamedTuple):
-    """The gradient of a dense layer's weight, kept as the two vectors whose outer product it is."""
+    """The gradient of a matrix, kept as the two vectors whose outer product it is."""
 
     rows: Float[Array, " i"]
     columns: Float[Array, " j"]
@@ -59,104 +60,137 @@ def parameters(module: eqx.Module) -> Tree:
 def forward(module: eqx.Module, x: Array, *, input_derivative: bool = False) -> tuple[Array, Pullback]:
     """The module's output for ``x``, and its pullback.
 
-    ``x`` is one sample ``(d,)``, whose gradient has an `Outer` for each dense layer; or a window of samples
-    ``(l, d)``, whose gradient is the sum over the window, written out. The gradient has the module's structure, with
-    None where nothing is trained. The pullback is a pytree of arrays: it may leave a jitted function.
+    ``x`` is one sample ``(d,)``, whose gradient has an `Outer` wherever it can; or a window of samples ``(l, d)``,
+    whose gradient is the sum over the window, written out. The gradient has the module's structure, with None where
+    nothing is trained. The pullback is a pytree of arrays: it may leave a jitted function.
 
+    >>> from anabranch.layers import Dense
     >>> output, pullback = forward(Dense(3, 2, key=jax.random.key(0)), jnp.ones(3))
     >>> gradient, _ = pullback(jnp.array([1.0, 2.0]))
-    >>> gradient.weight.columns
-    Array([1., 2.], dtype=float32)
+    >>> gradient.weight.rows, gradient.weight.columns
+    (Array([1., 1., 1.], dtype=float32), Array([1., 2.], dtype=float32))
     """
     if x.ndim == 1:
-        try:
-            return _forward_outer(module, x, input_derivative)
-        except Exception:  # a layer used in another way than one plain call: the plain path takes it, or says why not
-            return _forward_plain(module, x, input_derivative)
-    return _forward_plain(module, x, input_derivative)
+        return _forward_one(module, x, input_derivative)
+    return _forward_window(module, x, input_derivative)
 
 
-def _vjp(apply: Callable[..., Any], trained: Tree, x: Array, input_derivative: bool) -> tuple[Array, Callable, Any]:
-    """The output, a pullback to ``(trained, x or None)`` and the auxiliary output of ``apply``."""
-    if input_derivative:
-        return jax.vjp(apply, trained, x, has_aux=True)
-    return jax.vjp(lambda trained: apply(trained, x), trained, has_aux=True)
-
-
-def _forward_plain(module: eqx.Module, x: Array, input_derivative: bool) -> tuple[Array, Pullback]:
+def _forward_window(module: eqx.Module, rows: Array, input_derivative: bool) -> tuple[Array, Pullback]:
     trained, rest = eqx.partition(module, eqx.is_inexact_array)
 
-    def apply(trained: Tree, x: Array) -> tuple[Array, None]:
-        whole = eqx.combine(trained, rest)
-        return (whole(x) if x.ndim == 1 else jax.vmap(whole)(x)), None
+    def apply(trained: Tree, rows: Array) -> tuple[Array, None]:
+        return jax.vmap(eqx.combine(trained, rest))(rows), None
 
-    output, pullback, _ = _vjp(apply, trained, x, input_derivative)
-    return output, jax.tree_util.Partial(_plain, pullback)
+    output, pullback, _ = _vjp(apply, trained, rows, input_derivative)
+    return output, jax.tree_util.Partial(_pull_window, pullback)
 
 
-def _plain(pullback: Callable, v: Array) -> tuple[Tree, Array | None]:
+def _pull_window(pullback: Callable, v: Array) -> tuple[Tree, Array | None]:
     gradient, *derivative = pullback(v)
     return gradient, derivative[0] if derivative else None
 
 
-def _forward_outer(module: eqx.Module, x: Array, input_derivative: bool) -> tuple[Array, Pullback]:
-    # δ = ∂f/∂z is the derivative with respect to a shift added to z, so only vectors are differentiated.
-    nodes, structure = jax.tree.flatten(module, is_leaf=_is_dense)
-    layers = {i: node for i, node in enumerate(nodes) if _is_dense(node)}
-    others = {i: node for i, node in enumerate(nodes) if i not in layers and eqx.is_inexact_array(node)}
-    shifts = {i: jnp.zeros(_out_features(layer), x.dtype) for i, layer in layers.items()}
+def _forward_one(module: eqx.Module, x: Array, input_derivative: bool) -> tuple[Array, Pullback]:
+    trained, rest = eqx.partition(module, eqx.is_inexact_array)
+    leaves, structure = jax.tree.flatten(trained)
+    traced = jax.make_jaxpr(lambda leaves, x: eqx.combine(jax.tree.unflatten(structure, leaves), rest)(x))(leaves, x)
+    products = _matrix_products(traced.jaxpr, len(leaves))
 
-    def apply(trained: tuple[dict, dict], x: Array) -> tuple[Array, dict[int, Array]]:
-        shifts, others = trained
-        probes = {i: _Probe(layer, shifts[i]) for i, layer in layers.items()}
-        output = jax.tree.unflatten(structure, [{**others, **probes}.get(i, node) for i, node in enumerate(nodes)])(x)
-        if any(len(probe.inputs) != 1 or probe.inputs[0].ndim != 1 for probe in probes.values()):
-            raise NotImplementedError("a dense layer is not called exactly once on one vector")
-        return output, {i: probe.inputs[0] for i, probe in probes.items()}
+    # δ = ∂f/∂z is the derivative with respect to a shift added to z, so the matrix itself is not differentiated.
+    shifts = {i: jnp.zeros(product.size, leaves[i].dtype) for i, product in products.items()}
+    plain = {i: leaf for i, leaf in enumerate(leaves) if i not in products}
 
-    output, pullback, inputs = _vjp(apply, (shifts, others), x, input_derivative)
-    skeleton = jax.tree.unflatten(structure, [_outline(node) if i in layers else None for i, node in enumerate(nodes)])
-    return output, jax.tree_util.Partial(_outer, skeleton, pullback, inputs)
+    def apply(trained: tuple[dict[int, Array], dict[int, Array]], x: Array) -> tuple[Array, dict[int, Array]]:
+        shifts, plain = trained
+        values = [plain.get(i, leaf) for i, leaf in enumerate(leaves)]
+        return _evaluate(traced, [*values, x], products, shifts)
 
-
-def _outer(skeleton: Tree, pullback: Callable, inputs: dict[int, Array], v: Array) -> tuple[Tree, Array | None]:
-    (deltas, others), *derivative = pullback(v)
-    nodes, structure = jax.tree.flatten(skeleton, is_leaf=lambda node: node is None or _is_dense(node))
-    gradient = [
-        _layer_gradient(node, inputs[i], deltas[i]) if i in inputs else others.get(i) for i, node in enumerate(nodes)
-    ]
-    return jax.tree.unflatten(structure, gradient), derivative[0] if derivative else None
+    output, pullback, inputs = _vjp(apply, (shifts, plain), x, input_derivative)
+    return output, _OuterPullback(pullback, inputs, {i: p.contracted for i, p in products.items()}, structure)
 
 
-class _Probe:
-    """Stands for a dense layer while the module is traced: adds a shift to its output and keeps its inputs."""
+class _OuterPullback(eqx.Module):
+    """The pullback of one sample."""
 
-    def __init__(self, layer: Dense | eqx.nn.Linear, shift: Array) -> None:
-        self._layer, self._shift = layer, shift
-        self.inputs: list[Array] = []
+    pullback: Callable
+    inputs: dict[int, Array]
+    """The vector that each matrix was multiplied with, by the matrix's place among the trained arrays."""
+    contracted: dict[int, int] = eqx.field(static=True)
+    """Along which of its axes."""
+    structure: Any = eqx.field(static=True)
 
-    def __call__(self, x: Array, *, key: object = None) -> Array:
-        self.inputs.append(x)
-        return self._layer(x) + self._shift
-
-
-def _is_dense(node: object) -> bool:
-    if type(node) is eqx.nn.Linear:
-        return isinstance(node.in_features, int) and isinstance(node.out_features, int)
-    return type(node) is Dense
-
-
-def _out_features(layer: Dense | eqx.nn.Linear) -> int:
-    return layer.weight.shape[1] if isinstance(layer, Dense) else layer.weight.shape[0]
+    def __call__(self, v: Array) -> tuple[Tree, Array | None]:
+        (deltas, plain), *derivative = self.pullback(v)
+        leaves = dict(plain)
+        for i, delta in deltas.items():
+            leaves[i] = Outer(self.inputs[i], delta) if self.contracted[i] == 0 else Outer(delta, self.inputs[i])
+        gradient = jax.tree.unflatten(self.structure, [leaves[i] for i in range(len(leaves))])
+        return gradient, derivative[0] if derivative else None
 
 
-def _outline(layer: Dense | eqx.nn.Linear) -> Dense | eqx.nn.Linear:
-    """The layer without its arrays."""
-    return jax.tree.map(lambda _: None, layer)
+class _Product(NamedTuple):
+    """Where a trained matrix is multiplied with a vector."""
+
+    equation: int
+    vector: int
+    """Which operand the vector is."""
+    contracted: int
+    """The matrix's axis that is summed over."""
+    size: int
+    """The length of the product."""
 
 
-def _layer_gradient(outline: Dense | eqx.nn.Linear, x: Array, delta: Array) -> Tree:
-    weight = Outer(x, delta) if isinstance(outline, Dense) else Outer(delta, x)
-    has_bias = isinstance(outline, Dense) or outline.use_bias
-    where = (lambda layer: (layer.weight, layer.bias)) if has_bias else (lambda layer: (layer.weight,))
-    return eqx.tree_at(where, outline, (weight, delta)[: 1 + has_bias], is_leaf=lambda node: node is None)
+def _matrix_products(program: Jaxpr, trained: int) -> dict[int, _Product]:
+    """The matrices among the first ``trained`` inputs that are used once only, in a product with a vector."""
+    uses: dict[Any, list[int]] = {variable: [] for variable in program.invars[:trained]}
+    for place, variables in enumerate([*(equation.invars for equation in program.eqns), program.outvars]):
+        for variable in variables:
+            if not isinstance(variable, Literal) and variable in uses:
+                uses[variable].append(place)
+    products = {}
+    matrix: Any
+    for i, (matrix, places) in enumerate(uses.items()):
+        if matrix.aval.ndim != 2 or len(places) != 1 or places[0] == len(program.eqns):
+            continue
+        equation = program.eqns[places[0]]
+        if equation.primitive is not jax.lax.dot_general_p:
+            continue
+        left = equation.invars[0] is matrix
+        vector: Any = equation.invars[1 if left else 0]
+        axes = equation.params["dimension_numbers"][0][0 if left else 1]
+        product: Any = equation.outvars[0]
+        if vector.aval.ndim == 1 and len(axes) == 1 and vector.aval.dtype == matrix.aval.dtype == product.aval.dtype:
+            products[i] = _Product(places[0], 1 if left else 0, axes[0], product.aval.shape[0])
+    return products
+
+
+def _evaluate(
+    traced: ClosedJaxpr, values: list[Array], products: dict[int, _Product], shifts: dict[int, Array]
+) -> tuple[Array, dict[int, Array]]:
+    """The traced module's output with a shift added to each product, and the vectors that were multiplied."""
+    program = traced.jaxpr
+    known = dict(zip([*program.constvars, *program.invars], [*traced.consts, *values], strict=True))
+    shifted = {product.equation: i for i, product in products.items()}
+    inputs = {}
+
+    def value(variable: Any) -> Any:
+        return variable.val if isinstance(variable, Literal) else known[variable]
+
+    for place, equation in enumerate(program.eqns):
+        operands = [value(variable) for variable in equation.invars]
+        results = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
+        results = results if equation.primitive.multiple_results else [results]
+        if place in shifted:
+            i = shifted[place]
+            inputs[i] = operands[products[i].vector]
+            results = [results[0] + shifts[i]]
+        known.update(zip(equation.outvars, results, strict=True))
+    (output,) = program.outvars
+    return value(output), inputs
+
+
+def _vjp(apply: Callable[..., Any], trained: Tree, x: Array, input_derivative: bool) -> tuple[Array, Callable, Any]:
+    """The output, a pullback to ``(trained, x or nothing)``, and the auxiliary output of ``apply``."""
+    if input_derivative:
+        return jax.vjp(apply, trained, x, has_aux=True)
+    return jax.vjp(lambda trained: apply(trained, x), trained, has_aux=True)
