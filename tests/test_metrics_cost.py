@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch import metrics
-from anabranch.cost import MB, add_rounds, no_traffic
+from anabranch.traffic import MB, add_rounds, no_traffic
 from problems import small_problem
 
 

@@ -23,7 +23,7 @@ def test_imnist_has_the_papers_shapes(clients, widths):
     assert arrays["server.layers.0.weight"].shape == (64 * clients, 256)
     assert arrays["server.layers.1.weight"].shape == (256, 10)
     assert all(client.relu_last for client in model.clients)
-    assert model.classes(widths) == 10
+    assert model.classes(model.layout(widths)) == 10
     assert sum(group.size for group in model.layout(widths)) == clients
     assert len(model.layout(widths)) == len(set(widths))  # equal clients are computed together
 

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,11 @@ def result(config: Config) -> ab.Result:
     return runner.run(config)
 
 
+@pytest.fixture(scope="module")
+def origin(config: Config) -> output.Origin:
+    return output.Origin("rooms", config.title(), config.to_dict(), {"stream": {"name": "rooms.csv"}})
+
+
 def empty(result: ab.Result) -> ab.Result:
     """The same after no round at all."""
     return dataclasses.replace(
@@ -39,9 +45,11 @@ def empty(result: ab.Result) -> ab.Result:
     )
 
 
-def test_the_files_say_what_the_result_says(tmp_path: Path, result: ab.Result, config: Config) -> None:
+def test_the_files_say_what_the_result_says(
+    tmp_path: Path, result: ab.Result, origin: output.Origin, config: Config
+) -> None:
     folder = output.prepare(tmp_path / "my run", "rooms")
-    described = output.write(folder.path, result, config, name="rooms", data={"stream": {"name": "rooms.csv"}})
+    described = output.write(folder.path, result, origin)
     assert sorted(file.name for file in folder.path.iterdir()) == sorted(output.FILES)
 
     def never(constant: str) -> None:
@@ -67,9 +75,9 @@ def test_the_files_say_what_the_result_says(tmp_path: Path, result: ab.Result, c
 
 
 @pytest.mark.parametrize("points", [0, 1, 3])
-def test_the_picture_is_drawn_for_any_number_of_points(points: int, result: ab.Result, config: Config) -> None:
+def test_the_picture_is_drawn_for_any_number_of_points(points: int, result: ab.Result, origin: output.Origin) -> None:
     curve = metrics.Curve(*(column[:points] for column in result.curve))
-    figure = output.draw_curve(dataclasses.replace(result, curve=curve, rounds=points), config)
+    figure = output.draw_curve(dataclasses.replace(result, curve=curve, rounds=points), origin.title)
     (axes,) = figure.axes
     assert axes.get_title(loc="left") == "DLR (window 3, decay 0.95) · Event (threshold -inf) · rooms.csv"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("rounds", "error rate")
@@ -79,8 +87,8 @@ def test_the_picture_is_drawn_for_any_number_of_points(points: int, result: ab.R
     figure.canvas.draw()
 
 
-def test_a_run_without_a_round_has_valid_files_too(tmp_path: Path, result: ab.Result, config: Config) -> None:
-    described = output.write(output.prepare(tmp_path, "rooms").path, empty(result), config, name="rooms")
+def test_a_run_without_a_round_has_valid_files_too(tmp_path: Path, result: ab.Result, origin: output.Origin) -> None:
+    described = output.write(output.prepare(tmp_path, "rooms").path, empty(result), origin)
     assert described["accumulated_error"] is described["run_time_error"] is None
     assert json.loads((tmp_path / "result.json").read_text())["stopped"] == "interrupted after 0 rounds"
     assert (tmp_path / "curve.csv").read_text() == "rounds,run_time_error,accumulated_error\n"
@@ -123,9 +131,9 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path
 
 
 def test_a_file_is_written_completely_or_not_at_all(
-    tmp_path: Path, result: ab.Result, config: Config, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, result: ab.Result, origin: output.Origin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output.write(tmp_path, result, config, name="rooms")
+    output.write(tmp_path, result, origin)
     before = (tmp_path / "curve.csv").read_bytes()
 
     def fail(self: Path, target: Path) -> Path:
@@ -133,7 +141,55 @@ def test_a_file_is_written_completely_or_not_at_all(
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(ab.OutputError, match=r"cannot write the result into .*: No space left on device"):
-        output.write(tmp_path, empty(result), config, name="rooms")
+        output.write(tmp_path, empty(result), origin)
     assert (tmp_path / "curve.csv").read_bytes() == before
     left = sorted(file.name for file in tmp_path.iterdir())
     assert left == ["curve.csv", "curve.png", "model.safetensors"]  # without a result.json it is no result
+
+
+def test_a_result_of_simulate_is_saved_without_a_configuration(tmp_path: Path, result: ab.Result) -> None:
+    folder = output.save(result, tmp_path / "a" / "b")
+    assert folder == tmp_path / "a" / "b"
+    assert sorted(file.name for file in folder.iterdir()) == sorted(output.FILES)
+    read = json.loads((folder / "result.json").read_text())
+    assert read == json.loads(json.dumps(result.describe()))
+    assert read["client_seconds"] > 0
+    assert not {"config", "run_again"} & read.keys()
+    with pytest.raises(ab.ConfigError, match="it has no 'config'"):
+        load(folder)
+
+    with pytest.raises(ab.OutputError, match=r"of an earlier run: .* \(in Python: force=True\)"):
+        output.save(result, folder)
+    output.save(empty(result), str(folder), force=True)
+    assert json.loads((folder / "result.json").read_text())["rounds"] == 0
+
+
+def test_a_saved_result_is_there_before_the_clients_are_timed(tmp_path: Path, result: ab.Result) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        output.save(dataclasses.replace(result, _measure=interrupted), tmp_path)
+    read = json.loads((tmp_path / "result.json").read_text())
+    assert (read["rounds"], read["client_seconds"]) == (300, None)
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        ({"name": "arrays"}, "OGD() · Full() · arrays"),
+        ({"name": "table", "file": "rooms.csv"}, "OGD() · Full() · rooms.csv"),
+        ({"name": "drift", "every": 5, "stream": {"name": "imnist"}}, "OGD() · Full() · imnist, drift every 5 rounds"),
+        ({}, "OGD() · Full() · stream"),
+    ],
+)
+def test_a_picture_without_a_configuration_has_a_title_too(stream: dict[str, Any], expected: str) -> None:
+    assert output._title({"update": "OGD()", "activation": "Full()", "stream": stream}) == expected
+
+
+def test_a_streams_own_description_may_hold_any_values(tmp_path: Path, result: ab.Result) -> None:
+    own = {"name": "mine", "scale": np.float32(0.5), "path": Path("x"), "rows": np.arange(2), "limit": np.inf}
+    settings = {**result.settings, "stream": own}
+    output.save(dataclasses.replace(result, settings=settings, _measure=None), tmp_path)
+    read = json.loads((tmp_path / "result.json").read_text())["settings"]["stream"]
+    assert read == {"name": "mine", "scale": 0.5, "path": "x", "rows": [0, 1], "limit": "inf"}

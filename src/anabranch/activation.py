@@ -1,7 +1,7 @@
 """Who is activated in a round: the set ``A_t``.
 
 Whoever decides, draws. A client decides its own activation, from its own features or with its own random key
-(`anabranch.models.party_key`), and sees nothing of the others (`Activation.decide`); only `Fixed` is the server's.
+(`anabranch.keys.party_key`), and sees nothing of the others (`Activation.decide`); only `Fixed` is the server's.
 The simulator asks for many rounds at once (`Activation.mask`) and gets the same decisions.
 """
 
@@ -20,14 +20,18 @@ import numpy as np
 from jaxtyping import Array, Bool, PRNGKeyArray
 from numpy.typing import ArrayLike, NDArray
 
+from anabranch.checks import whole
 from anabranch.errors import ConfigError
-from anabranch.models import party_key
+from anabranch.keys import party_key
 
-Mask = NDArray[np.bool_] | Bool[Array, "n M"]
+Mask = NDArray[np.bool_]
 
 
 class Activation(ABC):
     """Decides which clients an event activates; the base of `Full`, `Random`, `Event`, `Fixed` and `Recorded`."""
+
+    rounds: int | None = None
+    """For how many rounds it can decide; None for any number."""
 
     def check(self, clients: int, rounds: int | None) -> None:  # noqa: B027 (most fit anything)
         """Whether this activation fits so many clients and rounds.
@@ -47,7 +51,7 @@ class Activation(ABC):
             widths: how many features each client holds.
 
         Returns:
-            (n, M): true where the client is activated.
+            (n, M): true where the client is activated. Rows after the last round are not looked at.
         """
 
     @abstractmethod
@@ -59,7 +63,7 @@ class Activation(ABC):
 class Full(Activation):
     """Every client, in every round."""
 
-    def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> NDArray[np.bool_]:
+    def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> Mask:
         return np.ones((len(x), len(widths)), bool)
 
     def decide(self, seed: int, client: int, t: int, x_m: NDArray[Any]) -> bool:
@@ -79,7 +83,7 @@ class Random(Activation):
         ConfigError: where a probability is outside [0, 1].
 
     >>> Random(0.5).mask(0, 0, np.zeros((10_000, 4)), (1, 1, 1, 1)).mean(axis=0).round(1)
-    Array([0.5, 0.5, 0.5, 0.5], dtype=float32)
+    array([0.5, 0.5, 0.5, 0.5])
     """
 
     p: float | tuple[float, ...]
@@ -101,10 +105,10 @@ class Random(Activation):
                 "give one number, or one for each client"
             )
 
-    def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> Bool[Array, "n M"]:
+    def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> Mask:
         clients = np.arange(1, len(widths) + 1)
         p = np.broadcast_to(np.asarray(self.p, np.float32), len(widths))
-        return _draw(jax.random.key(seed), clients, np.arange(t, t + len(x)), p)
+        return np.asarray(_draw(jax.random.key(seed), clients, np.arange(t, t + len(x)), p))
 
     def decide(self, seed: int, client: int, t: int, x_m: NDArray[Any]) -> bool:
         p = np.asarray([self.p[client - 1] if isinstance(self.p, tuple) else self.p], np.float32)
@@ -133,8 +137,9 @@ class Event(Activation):
     def __post_init__(self) -> None:
         if not isinstance(self.threshold, int | float | np.floating | np.integer) or np.isnan(self.threshold):
             raise ConfigError(f"activation Event: threshold is {self.threshold!r}, but Γ is a number")
+        object.__setattr__(self, "threshold", float(self.threshold))  # NumPy's own would widen float32 means
 
-    def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> NDArray[np.bool_]:
+    def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> Mask:
         starts = np.cumsum([0, *widths])
         means = [x[:, a:b].mean(axis=1) for a, b in pairwise(starts)]
         return np.stack(means, axis=1) > self.threshold
@@ -154,21 +159,20 @@ class Fixed(Activation):
         ConfigError: where ``k`` is not such a number.
 
     >>> Fixed(2).mask(0, 0, np.zeros((3, 4)), (1, 1, 1, 1)).sum(axis=1)
-    Array([2, 2, 2], dtype=int32)
+    array([2, 2, 2])
     """
 
     k: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 0:
-            raise ConfigError(f"activation Fixed: k is {self.k!r}, but it is a whole number of clients, 0 or more")
+        object.__setattr__(self, "k", whole("activation Fixed: k", self.k, 0))
 
     def check(self, clients: int, rounds: int | None) -> None:
         if self.k > clients:
             raise ConfigError(f"activation Fixed: k is {self.k}, but there are only {clients} clients")
 
-    def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> Bool[Array, "n M"]:
-        return _choose(party_key(seed, 0), np.arange(t, t + len(x)), self.k, clients=len(widths))
+    def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> Mask:
+        return np.asarray(_choose(party_key(seed, 0), np.arange(t, t + len(x)), self.k, clients=len(widths)))
 
     def decide(self, seed: int, client: int, t: int, x_m: NDArray[Any]) -> bool:
         raise ConfigError("activation Fixed: the server draws the k clients; a client cannot decide alone")
@@ -181,7 +185,8 @@ class Recorded(Activation):
         activated: (T, M), true where round ``t``'s event touched the client.
 
     Raises:
-        ConfigError: where it is not a table of true and false, or has fewer rows than a run has rounds.
+        ConfigError: where it is not a table of true and false, or has fewer rows than a run asks for rounds. A run
+            without a number of rounds ends with the record.
 
     >>> Recorded([[True, False], [False, True]]).mask(0, 1, np.zeros((1, 2)), (1, 1))
     array([[False,  True]])
@@ -195,6 +200,7 @@ class Recorded(Activation):
                 f"values of shape {table.shape}"
             )
         self.activated: NDArray[np.bool_] = table.astype(bool)
+        self.rounds = len(table)
 
     def __repr__(self) -> str:
         return f"Recorded({self.activated.shape[0]} rounds, {self.activated.shape[1]} clients)"
@@ -206,7 +212,7 @@ class Recorded(Activation):
         if rounds is not None and rounds > recorded:
             raise ConfigError(f"activation Recorded: it has {recorded:,} rounds, but the run asks for {rounds:,}")
 
-    def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> NDArray[np.bool_]:
+    def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> Mask:
         rows = self.activated[t : t + len(x)]
         return np.pad(rows, ((0, len(x) - len(rows)), (0, 0)))
 

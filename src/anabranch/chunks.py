@@ -47,12 +47,12 @@ def read_chunks(stream: Stream, classes: int, dtype: np.dtype[Any], length: int,
             break
         if block is None:
             break
-        good, problem = _check(block, stream.widths, classes, read)
+        x, good, problem = _check(block, stream.widths, classes, read, dtype)
         start = 0
         while start < good and (rounds is None or read < rounds):
             take = min(good - start, length - chunk.rows, length if rounds is None else rounds - read)
             place = slice(chunk.rows, chunk.rows + take)
-            chunk.x[place] = block.x[start : start + take]
+            chunk.x[place] = x[start : start + take]
             chunk.y[place] = block.y[start : start + take]
             chunk = chunk._replace(rows=chunk.rows + take)
             start, read = start + take, read + take
@@ -78,28 +78,38 @@ def _blocks(stream: Stream) -> Iterator[Block]:
         raise DataError(f"the stream failed: {type(error).__name__}: {error}") from error
 
 
-def _check(block: Block, widths: Sequence[int], classes: int, before: int) -> tuple[int, DataError | None]:
-    """How many of the block's first samples are right, and what is wrong with the next."""
+def _check(
+    block: Block, widths: Sequence[int], classes: int, before: int, dtype: np.dtype[Any]
+) -> tuple[NDArray[Any], int, DataError | None]:
+    """The features in the model's precision, how many first samples are right, and what is wrong with the next."""
     x, y = np.asarray(block.x), np.asarray(block.y)
     if x.ndim != 2 or x.shape[1] != sum(widths) or y.shape != (len(x),):
-        return 0, DataError(
-            f"after row {before:,}: the stream gave features of shape {x.shape} and labels of shape {y.shape}, but "
-            f"(n, {sum(widths)}) and (n,) are needed"
+        return (
+            x,
+            0,
+            DataError(
+                f"after row {before:,}: the stream gave features of shape {x.shape} and labels of shape {y.shape}, but "
+                f"(n, {sum(widths)}) and (n,) are needed"
+            ),
         )
-    if not np.issubdtype(y.dtype, np.integer):
-        return 0, DataError(f"after row {before:,}: the stream gave labels of type {y.dtype}; whole numbers are needed")
+    if not np.issubdtype(y.dtype, np.integer) and y.dtype != np.bool_:
+        message = f"after row {before:,}: the stream gave labels of type {y.dtype}; whole numbers are needed"
+        return x, 0, DataError(message)
+    with np.errstate(over="ignore"):
+        cast = x.astype(dtype, copy=False)
     wrong = (y < 0) | (y >= classes)
-    if not np.isfinite(x.sum()):  # one pass in the usual case; the sum is not finite where a feature is not
-        wrong |= ~np.isfinite(x).all(axis=1)
+    if not np.isfinite(cast.sum()):  # one pass in the usual case; the sum is not finite where a feature is not
+        wrong |= ~np.isfinite(cast).all(axis=1)
     if not wrong.any():
-        return len(x), None
+        return cast, len(x), None
     i = int(wrong.argmax())
     row = before + i + 1
     if not 0 <= y[i] < classes:
-        return i, DataError(
-            f"row {row:,}: the label is {y[i]}, but the model tells {classes} classes apart: 0 to {classes - 1}"
-        )
-    column = int(np.isfinite(x[i]).argmin())
+        message = f"row {row:,}: the label is {y[i]}, but the model tells {classes} classes apart: 0 to {classes - 1}"
+        return cast, i, DataError(message)
+    column = int(np.isfinite(cast[i]).argmin())
     client = int(np.searchsorted(np.cumsum(widths), column, side="right"))
     feature = column - sum(widths[:client]) + 1
-    return i, DataError(f"row {row:,}: feature {feature} of client {client + 1} is {x[i, column]}; a number is needed")
+    what = "a number" if not np.isfinite(x[i, column]) else f"a number that {dtype} holds"
+    message = f"row {row:,}: feature {feature} of client {client + 1} is {x[i, column]}; {what} is needed"
+    return cast, i, DataError(message)

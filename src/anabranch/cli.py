@@ -6,18 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from anabranch.errors import AnabranchError, DataError, Diverged, Interrupted
+from anabranch.interrupt import Interruptible
 
 # What trains is imported where it is needed: JAX takes a second, and --help should not wait for it.
 if TYPE_CHECKING:
     from anabranch.config import Config
     from anabranch.configfile import Override, Source
     from anabranch.display import Reporter
+    from anabranch.output import Origin
     from anabranch.result import Result
     from anabranch.runner import Plan
 
@@ -101,7 +103,7 @@ def run(
 ) -> None:
     """Train, and write result.json, curve.csv, curve.png and model.safetensors.
 
-    Ctrl-C stops a run and keeps the rounds that were done.
+    Ctrl-C stops a run and keeps the rounds that were done; while the clients are timed, it skips that.
 
     Exit codes: 0 done; 2 something is wrong, nothing was trained; 3 stopped at an error, the rounds before it are
     kept; 130 Ctrl-C.
@@ -170,39 +172,91 @@ def _train(
     from anabranch import display, output
 
     folder = output.prepare(out, source.name, force=force)
-    try:
-        with display.Reporter(notes, config.rounds, quiet=quiet) as reporter:
-            reporter.stage("importing")
-            from anabranch import runner
-
-            reporter.stage("reading data")
-            with display.notices(notes):
-                plan = runner.build(config)
-            if source.result is not None:
-                runner.check_same_data(plan, source.result.get("data", {}), source.where)
-                if not overrides:
-                    _note_versions(source.result, notes)
+    with display.Reporter(notes, config.rounds, quiet=quiet) as reporter:
+        try:
+            plan = _plan(source, config, overrides, reporter, notes)
             reporter.stage("compiling")
             result, problem = _simulate(plan, reporter)
-            reporter.stage("timing the clients and writing")
-            described = output.write(folder.path, result, config, name=source.name, data=plan.data)
-    except BaseException:
-        folder.discard()
-        raise
-    if as_json:
-        typer.echo(output.to_json(described), nl=False)
-    if not quiet:
-        display.summary(notes if as_json else Console(), result, output.title(config), folder.path)
-    if problem is not None:
-        kept = f"The {result.rounds:,} rounds before it are in {folder.path}"
-        if isinstance(problem, KeyboardInterrupt):
-            display.note(notes, f"{result.stopped}; their result is in {folder.path}")
-            return INTERRUPTED
-        display.error(notes, f"{problem}. {kept}")
-        return STOPPED
+        except BaseException:
+            folder.discard()
+            raise
+        with Interruptible() as ctrl_c:  # there is a result now, and it reaches the disk
+            origin = output.Origin(source.name, config.title(), config.to_dict(), plan.data)
+            result, described = _keep(result, folder.path, origin, reporter, ctrl_c)
+            reporter.close()
+            if as_json:
+                typer.echo(output.to_json(described), nl=False)
+            if not quiet:
+                display.summary(notes if as_json else Console(), result, origin.title, folder.path)
+            interrupted = bool(ctrl_c.pressed) or isinstance(problem, KeyboardInterrupt)
+            return _conclude(result, problem, folder.path, notes, interrupted=interrupted)
+
+
+def _plan(source: Source, config: Config, overrides: list[Override], reporter: Reporter, notes: Console) -> Plan:
+    """Builds what is to be trained, which for a stored result is what it was trained on."""
+    from anabranch import display
+
+    reporter.stage("importing")
+    from anabranch import runner
+
+    reporter.stage("reading data")
+    with display.notices(notes):
+        plan = runner.build(config)
+    if source.result is not None:
+        runner.check_same_data(plan, source.result.get("data", {}), source.where)
+        if not overrides:
+            _note_versions(source.result, notes)
+    return plan
+
+
+def _keep(
+    result: Result, folder: Path, origin: Origin, reporter: Reporter, ctrl_c: Interruptible
+) -> tuple[Result, dict[str, Any]]:
+    """Writes the files, then times the clients and writes ``result.json`` again; Ctrl-C leaves their seconds out.
+
+    Returns the result as it was written, and what ``result.json`` holds.
+    """
+    from anabranch import output
+
+    reporter.stage("writing")
+    untimed = output.untimed(result)
+    described = output.write(folder, untimed, origin)
+    reporter.stage("timing the clients", line=True)
+    try:
+        with ctrl_c.at_once():
+            if ctrl_c.pressed:
+                return untimed, described
+            described = output.report(folder, result, origin)
+    except KeyboardInterrupt:
+        return untimed, described
+    output.rewrite(folder, described)
+    return result, described
+
+
+def _conclude(result: Result, problem: BaseException | None, folder: Path, notes: Console, *, interrupted: bool) -> int:
+    """Says how the run ended, and returns the exit code."""
+    from anabranch import display
+
+    if isinstance(problem, AnabranchError):
+        message = str(problem)
+        stop = "" if message.endswith((".", "!", "?")) else "."
+        display.error(notes, f"{message}{stop} {_before(result.rounds)} in {folder}")
+        return INTERRUPTED if interrupted else STOPPED
+    if interrupted:
+        display.note(notes, f"{result.stopped or 'interrupted after the last round'}; the result is in {folder}")
+        return INTERRUPTED
     if result.stopped:
         display.note(notes, result.stopped)
     return 0
+
+
+def _before(rounds: int) -> str:
+    match rounds:
+        case 0:
+            return "No round was done before it; the result is"
+        case 1:
+            return "The round before it is"
+    return f"The {rounds:,} rounds before it are"
 
 
 def _simulate(plan: Plan, reporter: Reporter) -> tuple[Result, BaseException | None]:

@@ -7,11 +7,12 @@ what its value must be; error messages quote it. Reading files is `anabranch.con
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-
-from anabranch import toml
 
 Count = Annotated[int, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1)]
@@ -238,7 +239,18 @@ class Config(Section):
 
     def to_toml(self) -> str:
         """The same as a configuration file; `anabranch.configfile.load` reads it back."""
-        return toml.dumps(self.to_dict())
+        return tomli_w.dumps(self.to_dict())
+
+    def title(self) -> str:
+        """The run in a few words.
+
+        >>> Config(model=ImnistModel(name="imnist"), stream=ImnistStream(name="imnist"), drift=Drift()).title()
+        'DLR (window 10, decay 0.95) · Full · imnist, drift every 50 rounds'
+        """
+        path = None if isinstance(self.stream, ImnistStream) else self.stream.path
+        stream = Path(path).name if path else self.stream.name
+        drift = f", drift every {self.drift.every} rounds" if self.drift else ""
+        return " · ".join((_words(self.update), _words(self.activation), stream + drift))
 
 
 KINDS: dict[str, tuple[type[Section], ...]] = {
@@ -254,3 +266,33 @@ KINDS: dict[str, tuple[type[Section], ...]] = {
 def kinds_by_name(section: str) -> dict[str, type[Section]]:
     """The kinds of a section, by the names that choose them."""
     return {name: kind for kind in KINDS[section] for name in kind.names()}
+
+
+def value_text(value: Any) -> str:
+    """One value as TOML writes it, on one line.
+
+    >>> print(value_text({"kitchen": ["light", "co2"], "noise": 1e-05}))
+    {kitchen = ["light", "co2"], noise = 1e-05}
+    """
+    match value:
+        case None:  # JSON has it, TOML has not
+            return "null"
+        case Mapping():
+            return "{" + ", ".join(f"{key} = {value_text(each)}" for key, each in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(value_text(each) for each in value) + "]"
+    return tomli_w.dumps({"v": value}).removeprefix("v = ").rstrip()
+
+
+def _words(section: Section) -> str:
+    """A section's name and numbers, such as ``'DLR (window 10, decay 0.95)'``."""
+    held = section.model_dump(exclude={"client_window", "path"})
+    name = str(held.pop("name"))
+    words = [f"{key} {_short(value)}" for key, value in held.items()]
+    if isinstance(section, DlrUpdate) and not section.client_window:
+        words.append("server only")
+    return f"{name} ({', '.join(words)})" if words else name
+
+
+def _short(value: Any) -> str:
+    return f"{len(value)} values" if isinstance(value, tuple) and len(value) > 4 else value_text(value)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from anabranch.config import KINDS, Config, kinds_by_name
-from anabranch.errors import ConfigError, nearest
-from anabranch.toml import value_text
+from anabranch.config import KINDS, Config, Section, kinds_by_name, value_text
+from anabranch.errors import ConfigError
 
 PRESETS = ("imnist", "susy", "higgs")
 RESULT = "result.json"
@@ -77,7 +77,7 @@ def load(source: str | Path | Source, overrides: Iterable[str | Override] = ()) 
         return Config.model_validate(_tuples(values))
     except ValidationError as error:
         said = {each.key: each.said for each in given}
-        raise ConfigError("\n".join(_complaints(error, values, said, source))) from None
+        raise ConfigError("\n".join(_complaints(error, values, said, source.where))) from None
 
 
 def find_source(source: str | Path) -> Source:
@@ -89,7 +89,7 @@ def find_source(source: str | Path) -> Source:
         path = path / RESULT
     if not path.is_file():
         problem = "is a folder without a result.json" if path.is_dir() else "is neither a preset nor a file"
-        raise ConfigError(f"'{source}' {problem}.{_nearest(str(source), PRESETS)} Presets: {', '.join(PRESETS)}")
+        raise ConfigError(f"'{source}' {problem}.{_hint(str(source), PRESETS)} Presets: {', '.join(PRESETS)}")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -153,24 +153,34 @@ def _absolute_path(value: Any, folder: Path) -> Any:
 
 
 def _apply(values: dict[str, Any], override: Override) -> None:
+    """Puts the override's value in its place."""
     *sections, last = override.key
     value = _absolute_path(override.value, Path()) if override.key in PATHS else override.value
     if len(sections) == 1 and sections[0] in KINDS:
-        section = sections[0]
-        default = Config.model_fields[section].default
-        if section not in values and default is not None and hasattr(default, "model_dump"):
-            values[section] = default.model_dump(exclude_none=True)
-        held = values.get(section)
-        if last == "name" and isinstance(held, dict) and value in kinds_by_name(section):
-            others = {key for kind in KINDS[section] for key in kind.settings()}
-            own = kinds_by_name(section)[value].settings()
-            values[section] = {key: each for key, each in held.items() if key in own or key not in others}
+        _begin_with_default(values, sections[0])
+        if last == "name":
+            _keep_what_fits(values, sections[0], value)
     place = values
     for name in sections:
-        if not isinstance(place.setdefault(name, {}), dict):
+        if not isinstance(place.get(name), dict):
             place[name] = {}
         place = place[name]
     place[last] = value
+
+
+def _begin_with_default(values: dict[str, Any], section: str) -> None:
+    """Where the section is missing and has a default, puts that in its place."""
+    default = Config.model_fields[section].default
+    if section not in values and isinstance(default, Section):
+        values[section] = default.model_dump(exclude_none=True)
+
+
+def _keep_what_fits(values: dict[str, Any], section: str, name: Any) -> None:
+    """Drops those of the section's keys that belong to its other kinds only, and not to the kind of this name."""
+    held, kinds = values.get(section), kinds_by_name(section)
+    if isinstance(held, dict) and isinstance(name, str) and name in kinds:
+        others = {key for kind in kinds.values() for key in kind.settings()} - set(kinds[name].settings())
+        values[section] = {key: value for key, value in held.items() if key not in others}
 
 
 def _tuples(value: Any) -> Any:
@@ -180,77 +190,108 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(each) for each in value) if isinstance(value, list | tuple) else value
 
 
-def _complaints(error: ValidationError, values: dict[str, Any], said: dict[Key, str], source: Source) -> list[str]:
+class _Problem(NamedTuple):
+    """A setting that pydantic refused."""
+
+    key: Key
+    """Such as ``("update", "window")``; ``("update",)`` where the section as a whole is meant."""
+    kind: str
+    """The name that chose its section's kind, such as ``"DLR"``; or the section's own, where it has one kind."""
+    record: type[Section]
+    """Where the setting is described."""
+    value: Any
+    """What was given."""
+    error: Any
+    """The exception, where it was a validator of ours that refused it."""
+
+    @property
+    def dotted(self) -> str:
+        return ".".join(self.key)
+
+    @property
+    def needed(self) -> str:
+        return self.record.model_fields[self.key[-1]].description or "another value"
+
+
+def _complaints(error: ValidationError, values: dict[str, Any], said: dict[Key, str], where: str) -> list[str]:
     """What is wrong, one line for each setting."""
     lines: dict[Key, str] = {}
     for detail in error.errors():
-        key, kind = _place(detail["loc"])
-        if key not in lines:
-            chosen = key if detail["type"] != "missing" else (key[0], "name")
-            origin = next((text for k, text in said.items() if k[: len(chosen)] == chosen), source.where)
-            lines[key] = _prefix(origin) + _wording(key, kind, detail, values)
+        problem = _problem(detail, values)
+        if problem.key not in lines:
+            # What is missing was not given: the name of its section's kind asked for it.
+            given = (problem.key[0], "name") if detail["type"] == "missing" else problem.key
+            origin = next((text for key, text in said.items() if key[: len(given)] == given), where)
+            lines[problem.key] = _prefix(origin) + _WORDINGS.get(detail["type"], _wrong)(problem)
     return list(lines.values())
 
 
-def _place(loc: tuple[int | str, ...]) -> tuple[Key, str]:
-    """The setting that an error is about, such as ``("update", "window")``, and the kind of its section or ``""``."""
-    names = [str(part) for part in loc]
-    if len(names) > 1 and names[0] in KINDS and names[0] != "drift":
-        return (names[0], *names[2:3]), names[1]
-    return tuple(names[:2] if names[0] == "drift" else names[:1]), names[0]
+def _problem(detail: Any, values: dict[str, Any]) -> _Problem:
+    """What pydantic says, by the setting that a person knows: its ``loc`` also names kinds and members of unions."""
+    section, *rest = map(str, detail["loc"])
+    held, error = values.get(section), detail.get("ctx", {}).get("error")
+    if section not in KINDS:
+        return _Problem((section,), section, Config, held, error)
+    kinds = kinds_by_name(section)
+    kind = rest.pop(0) if kinds and rest else section
+    value = held.get(rest[0]) if rest and isinstance(held, dict) else held
+    return _Problem((section, *rest[:1]), kind, kinds.get(kind, KINDS[section][0]), value, error)
 
 
-def _wording(key: Key, kind: str, detail: Any, values: dict[str, Any]) -> str:
-    section, dotted = key[0], ".".join(key)
-    held = values.get(section)
-    if detail["type"] == "value_error":
-        return str(detail["ctx"]["error"])
-    if detail["type"] == "extra_forbidden":
-        return _unknown(key, kind)
-    if detail["type"] == "missing" and len(key) == 1:
-        return f"the section [{section}] is missing; its name is one of {_listed(kinds_by_name(section))}"
-    if detail["type"] == "missing":
-        return f"{dotted} is missing: {kind} needs {_description(key, kind)}"
-    if section in KINDS and len(key) == 1 and not isinstance(held, dict):
-        return f"{section} is {value_text(held)}, but it is a section of settings, such as {_example(section)}"
-    if detail["type"] == "union_tag_not_found":
-        return f"{section}.name is missing: one of {_listed(kinds_by_name(section))}"
-    if detail["type"] == "union_tag_invalid" and isinstance(held, dict):
-        known = kinds_by_name(section)
-        name = held["name"]
-        hint = _nearest(str(name), known)
-        return f"{section}.name is {value_text(name)}, but it must be one of {_listed(known)}.{hint}"
-    value = held.get(key[1]) if len(key) > 1 and isinstance(held, dict) else held
-    return f"{dotted} is {value_text(value)}, but it must be {_description(key, kind)}"
+def _wrong(problem: _Problem) -> str:
+    given = f"{problem.dotted} is {value_text(problem.value)}, but it"
+    if problem.dotted in KINDS:
+        return f"{given} is a section of settings, such as {_example(problem.dotted)}"
+    return f"{given} must be {problem.needed}"
 
 
-def _unknown(key: Key, kind: str) -> str:
-    if len(key) == 1:
-        homes = {last: f"{section}.{last}" for section in KINDS for k in KINDS[section] for last in k.settings()}
-        known = {name: name for name in Config.model_fields} | homes
-        near = _nearest(key[0], known)
-        for last, home in homes.items():
-            near = near.replace(f"'{last}'", f"'{home}'")
-        near = near or f" There are {', '.join(Config.model_fields)}"
-        return f"there is no setting or section '{key[0]}'.{near}"
-    section, last = key
-    own = (kinds_by_name(section).get(kind) or KINDS[section][0]).settings()
-    homes_of = [name for name, other in kinds_by_name(section).items() if last in other.settings()]
-    has = f" It has {', '.join(own)}." if own else ""
+def _refused(problem: _Problem) -> str:
+    return str(problem.error)
+
+
+def _missing(problem: _Problem) -> str:
+    if problem.dotted in KINDS:
+        return f"the section [{problem.dotted}] is missing; its name is one of {_listed(kinds_by_name(problem.dotted))}"
+    return f"{problem.dotted} is missing: {problem.kind} needs {problem.needed}"
+
+
+def _nameless(problem: _Problem) -> str:
+    return f"{problem.dotted}.name is missing: one of {_listed(kinds_by_name(problem.dotted))}"
+
+
+def _of_no_kind(problem: _Problem) -> str:
+    known, name = kinds_by_name(problem.dotted), problem.value["name"]
+    hint = _hint(str(name), known)
+    return f"{problem.dotted}.name is {value_text(name)}, but it must be one of {_listed(known)}.{hint}"
+
+
+def _unknown(problem: _Problem) -> str:
+    if len(problem.key) == 1:
+        homes = {key: f"{section}.{key}" for section in KINDS for kind in KINDS[section] for key in kind.settings()}
+        known = Config.model_fields
+        hint = _hint(problem.dotted, [*known, *homes], homes) or f" There are {', '.join(known)}"
+        return f"there is no setting or section '{problem.dotted}'.{hint}"
+    section, last = problem.key
+    settings = problem.record.settings()
+    has = f" It has {', '.join(settings)}." if settings else ""
+    homes_of = [name for name, kind in kinds_by_name(section).items() if last in kind.settings()]
     if homes_of:
-        return f"{'.'.join(key)}: {kind} has no such setting; it belongs to {' and '.join(homes_of)}.{has}"
-    return f"{'.'.join(key)}: {kind} has no such setting.{_nearest(last, own)}{has}"
+        return f"{problem.dotted}: {problem.kind} has no such setting; it belongs to {' and '.join(homes_of)}.{has}"
+    return f"{problem.dotted}: {problem.kind} has no such setting.{_hint(last, settings)}{has}"
+
+
+_WORDINGS: dict[str, Callable[[_Problem], str]] = {
+    "value_error": _refused,
+    "extra_forbidden": _unknown,
+    "missing": _missing,
+    "union_tag_not_found": _nameless,
+    "union_tag_invalid": _of_no_kind,
+}
+"""By pydantic's type of an error; all others are values that are `_wrong`."""
 
 
 def _prefix(origin: str) -> str:
     return f"{origin}: " if origin else ""
-
-
-def _description(key: Key, kind: str) -> str:
-    if len(key) == 1:
-        return Config.model_fields[key[0]].description or "another value"
-    record = KINDS["drift"][0] if key[0] == "drift" else kinds_by_name(key[0])[kind]
-    return record.model_fields[key[1]].description or "another value"
 
 
 def _example(section: str) -> str:
@@ -264,7 +305,8 @@ def _listed(names: Iterable[str]) -> str:
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def _nearest(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    """As `errors.nearest`, but capital letters do not matter."""
-    same = [each for each in known if each.casefold() == name.casefold()]
-    return f" Did you mean '{same[0]}'?" if same else nearest(name, known)
+def _hint(name: str, known: Iterable[str], shown: Mapping[str, str] | None = None) -> str:
+    """As `errors.nearest`, but capital letters do not matter, and a known name may be ``shown`` in another way."""
+    small = {each.casefold(): (shown or {}).get(each, each) for each in known}
+    found = difflib.get_close_matches(name.casefold(), small, n=1)
+    return f" Did you mean '{small[found[0]]}'?" if found else ""

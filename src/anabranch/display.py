@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Iterator
@@ -16,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from anabranch.cost import MB
 from anabranch.metrics import RUN_TIME_WINDOW
 from anabranch.output import FILES
 from anabranch.streams import DigitsNotice
+from anabranch.traffic import MB
 
 if TYPE_CHECKING:
     from anabranch.result import Result
@@ -56,11 +57,17 @@ class Reporter:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Takes the bar away."""
         self._bar.stop()
 
-    def stage(self, name: str) -> None:
-        """What is being done where it is not counted in rounds."""
+    def stage(self, name: str, *, line: bool = False) -> None:
+        """What is being done where it is not counted in rounds; with ``line``, said without a terminal too."""
         self._bar.reset(self._task, description=name, total=None, numbers="")
+        if line and self._lines:
+            self._console.print(name, soft_wrap=True, highlight=False)
 
     def __call__(self, progress: Progress) -> None:
         """Called by `simulate` now and then."""
@@ -130,7 +137,7 @@ def _totals(result: Result) -> Table:
         ("accumulated error rate", f"{result.error_rate:.4f}", f"mean of all {result.rounds:,} rounds"),
         ("run-time error rate", f"{result.run_time_error:.4f}", f"mean of the last {last:,} rounds"),
         ("MB", _mb(up + down), f"{_mb(up)} up, {_mb(down)} down; payload, 2^20 bytes each"),
-        ("client seconds", f"{result.client_seconds:,.1f}", "estimate: functions timed one by one × rounds"),
+        ("client seconds", _seconds(result.client_seconds), "estimate: functions timed one by one × rounds"),
         ("rounds a second", f"{result.rounds_per_second:,.0f}", seconds),
     )
     table = Table.grid(padding=(0, 2))
@@ -153,18 +160,22 @@ def _clients(result: Result) -> Table:
     for m in range(min(len(features), MOST_ROWS)):
         up, down = result.traffic.up[m], result.traffic.down[m]
         share = f"{result.activation_rate[m]:.4f}"
-        table.add_row(str(m + 1), str(features[m]), share, _mb(up), _mb(down), f"{seconds[m]:,.1f}")
+        table.add_row(str(m + 1), str(features[m]), share, _mb(up), _mb(down), _seconds(seconds[m]))
     if len(features) > MOST_ROWS:
         table.add_row("…", "", "", "", "", "")
     table.add_section()
     mean = f"mean {result.activation_rate.mean():.4f}"
     up, down = result.traffic.up.sum(), result.traffic.down.sum()
-    table.add_row("all", str(sum(features)), mean, _mb(up), _mb(down), f"{seconds.sum():,.1f}")
+    table.add_row("all", str(sum(features)), mean, _mb(up), _mb(down), _seconds(seconds.sum()))
     return table
 
 
 def _mb(count: int) -> str:
     return f"{count / MB:,.2f}"
+
+
+def _seconds(seconds: float) -> str:
+    return "not measured" if math.isnan(seconds) else f"{seconds:,.1f}"
 
 
 def _duration(seconds: float) -> str:

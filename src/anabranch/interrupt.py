@@ -10,14 +10,15 @@ from types import FrameType, TracebackType
 
 
 class Interruptible:
-    """While it is entered, a first Ctrl-C only sets ``pressed``; a second one raises KeyboardInterrupt as usual.
+    """While it is entered, Ctrl-C only sets ``pressed``, and no sooner than the third raises KeyboardInterrupt.
 
-    Within ``at_once()``, for waiting on a slow stream, the first one raises too. Outside the main thread, and where
+    Within ``at_once()``, for waiting on a slow stream, the first one raises. Outside the main thread, and where
     the program handles Ctrl-C in its own way, nothing changes.
     """
 
     def __init__(self) -> None:
-        self.pressed = False
+        self.pressed = 0
+        """How often."""
         self._at_once = False
         self._installed = False
 
@@ -42,7 +43,6 @@ class Interruptible:
             self._at_once = False
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        raise_now = self._at_once or self.pressed
-        self.pressed = True
-        if raise_now:
+        self.pressed += 1
+        if self._at_once or self.pressed >= 3:
             raise KeyboardInterrupt

@@ -13,12 +13,13 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 from numpy.typing import NDArray
 
+from anabranch.checks import whole
 from anabranch.compiling import compiled
-from anabranch.errors import ConfigError, ModelError, nearest
+from anabranch.errors import ModelError, nearest
+from anabranch.keys import SEEDS, initial_key
 from anabranch.layers import MLP, Dense
 
-INITIAL = 2**32 - 1
-"""Folded into a party's key for its initial parameters. No round has this number, so no draw is used twice."""
+_DTYPES = {jnp.dtype("float32"), jnp.dtype("float64")}
 
 
 class Group(NamedTuple):
@@ -65,11 +66,17 @@ class SplitModel(eqx.Module):
         self.server = server
         if not self.clients:
             raise ModelError("a split model needs at least one client")
-        for name, part in zip(party_names(len(self.clients)), [server, *self.clients], strict=True):
+        for name, part in zip(_party_names(len(self.clients)), [server, *self.clients], strict=True):
             if not isinstance(part, eqx.Module) or not callable(part):
                 raise ModelError(f"{name}: {type(part).__name__} is not a callable Equinox module (equinox.Module)")
-            if not jax.tree.leaves(eqx.filter(part, eqx.is_inexact_array)):
+            dtypes = {leaf.dtype for leaf in jax.tree.leaves(eqx.filter(part, eqx.is_inexact_array))}
+            if not dtypes:
                 raise ModelError(f"{name}: {type(part).__name__} holds no floating-point array, so nothing to train")
+            if dtypes - _DTYPES:
+                raise ModelError(
+                    f"{name}: {type(part).__name__} holds {', '.join(sorted(map(str, dtypes - _DTYPES)))} arrays, but "
+                    "parties compute in float32 or float64; for shorter messages see wire_dtype"
+                )
 
     def __call__(self, x: jax.Array, widths: Sequence[int]) -> jax.Array:
         """The logits (c,) of one whole sample (Σ d_m,), split into the clients' ``widths``."""
@@ -117,7 +124,7 @@ class SplitModel(eqx.Module):
             )
         groups: list[Group] = []
         for m, (client, width) in enumerate(zip(self.clients, widths, strict=True)):
-            embedding = output_width(client, width, f"client {m + 1}", "features")
+            embedding = _output_width(client, width, f"client {m + 1}", "features")
             if groups and (groups[-1].features, groups[-1].embedding) == (width, embedding):
                 last = groups[-1]
                 if _alike(self.clients[last.first], client):
@@ -126,10 +133,10 @@ class SplitModel(eqx.Module):
             groups.append(Group(m, 1, width, embedding))
         return tuple(groups)
 
-    def classes(self, widths: Sequence[int]) -> int:
-        """How many classes the server tells apart, for samples split into ``widths``."""
-        total = sum(group.size * group.embedding for group in self.layout(widths))
-        return output_width(self.server, total, "server", "elements of the concatenated embeddings")
+    def classes(self, layout: Sequence[Group]) -> int:
+        """How many classes the server tells apart."""
+        total = sum(group.size * group.embedding for group in layout)
+        return _output_width(self.server, total, "server", "elements of the concatenated embeddings")
 
 
 def _apply(module: eqx.Module, x: jax.Array) -> jax.Array:
@@ -138,7 +145,7 @@ def _apply(module: eqx.Module, x: jax.Array) -> jax.Array:
     return module(x)
 
 
-def output_width(module: eqx.Module, width: int, name: str, what: str) -> int:
+def _output_width(module: eqx.Module, width: int, name: str, what: str) -> int:
     """The length of the vector that ``module`` returns for a vector of ``width``.
 
     Raises:
@@ -165,14 +172,9 @@ def _input_width(module: eqx.Module) -> int | None:
     return None
 
 
-def party_names(clients: int) -> list[str]:
+def _party_names(clients: int) -> list[str]:
     """``['server', 'client 1', ..]``."""
     return ["server", *(f"client {m + 1}" for m in range(clients))]
-
-
-def party_key(seed: int, index: int) -> PRNGKeyArray:
-    """A party's own random key: index 0 is the server, ``m`` is client ``m``."""
-    return jax.random.fold_in(jax.random.key(seed), index)
 
 
 def imnist(clients: int = 4, *, seed: int = 0) -> SplitModel:
@@ -188,8 +190,7 @@ def imnist(clients: int = 4, *, seed: int = 0) -> SplitModel:
     >>> imnist(clients=4).to_arrays()["client1.layers.0.weight"].shape
     (196, 64)
     """
-    if isinstance(clients, bool) or not isinstance(clients, int) or not 1 <= clients <= 784:
-        raise ConfigError(f"i-MNIST has 784 features to split: clients is {clients!r}, not a whole number in 1..784")
+    clients = whole("clients", clients, 1, 784, what=": i-MNIST has 784 features to split")
     widths = [784 // clients + (m < 784 % clients) for m in range(clients)]
     return _perceptrons([(w, 64) for w in widths], [256, 10], relu_last=True, seed=seed)
 
@@ -226,15 +227,17 @@ def mlp(
     >>> mlp((3, 2), 2).to_arrays()["server.layers.0.weight"].shape
     (32, 64)
     """
+    sizes = {"widths": widths, "hidden": hidden, "embedding": [embedding], "server": server, "classes": [classes]}
+    for name, given in sizes.items():
+        for size in given:
+            whole(name, size, 1)
     return _perceptrons([(w, *hidden, embedding) for w in widths], [*server, classes], relu_last=False, seed=seed)
 
 
 def _perceptrons(clients: Sequence[Sequence[int]], server: Sequence[int], *, relu_last: bool, seed: int) -> SplitModel:
-    def key(index: int) -> PRNGKeyArray:
-        return jax.random.fold_in(party_key(seed, index), INITIAL)
-
-    bottoms = [_draw(tuple(sizes), relu_last, key(m + 1)) for m, sizes in enumerate(clients)]
-    top = _draw((sum(sizes[-1] for sizes in clients), *server), False, key(0))
+    seed = whole("seed", seed, 0, SEEDS - 1)
+    bottoms = [_draw(tuple(sizes), relu_last, initial_key(seed, m + 1)) for m, sizes in enumerate(clients)]
+    top = _draw((sum(sizes[-1] for sizes in clients), *server), False, initial_key(seed, 0))
     return SplitModel(bottoms, top)
 
 
@@ -274,16 +277,4 @@ def _flip(array: Any, turned: bool) -> Any:
     return array.T if turned else array
 
 
-__all__ = [
-    "MLP",
-    "Dense",
-    "Group",
-    "SplitModel",
-    "higgs",
-    "imnist",
-    "mlp",
-    "output_width",
-    "party_key",
-    "party_names",
-    "susy",
-]
+__all__ = ["MLP", "Dense", "SplitModel", "higgs", "imnist", "mlp", "susy"]

@@ -10,15 +10,14 @@ import math
 import os
 import shlex
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from anabranch.config import Config, DlrUpdate, ImnistStream
 from anabranch.errors import OutputError
-from anabranch.toml import value_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,12 +43,25 @@ class Folder(NamedTuple):
                 each.rmdir()
 
 
-def prepare(folder: Path | None, name: str, *, force: bool = False) -> Folder:
+class Origin(NamedTuple):
+    """What a command says of a run beside its result."""
+
+    name: str
+    """Of the run."""
+    title: str
+    """The run in a few words, above the picture."""
+    config: Mapping[str, Any]
+    """The whole configuration, with its seed."""
+    data: Mapping[str, Any]
+    """What identifies the files that were read; see `anabranch.runner.Plan`."""
+
+
+def prepare(folder: Path | None, name: str = "run", *, force: bool = False) -> Folder:
     """Makes the folder of a result and checks, before any training, that files can be written to it.
 
     Args:
         folder: where to; None makes a new one, ``runs/<name>-<time>``.
-        name: of the run.
+        name: of the run, for a new folder.
         force: whether an earlier result there may be overwritten.
 
     Raises:
@@ -61,51 +73,80 @@ def prepare(folder: Path | None, name: str, *, force: bool = False) -> Folder:
     if held and not force:
         raise OutputError(
             f"{folder} holds {', '.join(held)} of an earlier run: name another folder with --out, or overwrite "
-            "with --force"
+            "with --force (in Python: force=True)"
         )
     return _make(folder)
 
 
-def write(
-    folder: Path, result: Result, config: Config, *, name: str, data: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def save(result: Result, folder: str | Path, *, force: bool = False) -> Path:
+    """Writes a result of `anabranch.simulate` as the command line does, and returns the folder.
+
+    The clients are timed when the files are there, and ``result.json`` is then written again; until then, and where
+    Ctrl-C ends the timing, its ``client_seconds`` is null.
+
+    Args:
+        folder: where to; it is made where there is none.
+        force: whether an earlier result there may be overwritten.
+
+    Raises:
+        OutputError: where the folder cannot be made or written, or holds a result already.
+    """
+    path = prepare(Path(folder), force=force).path
+    write(path, untimed(result))
+    rewrite(path, report(path, result))
+    return path
+
+
+def write(folder: Path, result: Result, origin: Origin | None = None) -> dict[str, Any]:
     """Writes the files of a result, each of them completely or not at all, and returns what ``result.json`` holds.
 
     Args:
         folder: as `prepare` returned it.
-        name: of the run.
-        data: what identifies the files that it read; see `anabranch.runner.Plan`.
+        origin: what a command says of the run.
 
     Raises:
         OutputError: where a file cannot be written.
     """
-    from safetensors.numpy import save
+    from safetensors.numpy import save as arrays_file
 
-    described = report(folder, result, config, name=name, data=data)
-    try:
+    title = origin.title if origin else _title(result.settings)
+    with _writing(folder):
         (folder / RESULT).unlink(missing_ok=True)
-        _replace(folder / MODEL, save(result.model.to_arrays()))
+        _replace(folder / MODEL, arrays_file(result.model.to_arrays()))
         _replace(folder / CURVE, curve_csv(result).encode())
-        _replace(folder / PICTURE, _png(draw_curve(result, config)))
-        _replace(folder / RESULT, to_json(described).encode())
-    except OSError as error:
-        raise OutputError(f"cannot write the result into {folder}: {error.strerror or error}") from error
+        _replace(folder / PICTURE, _png(draw_curve(result, title)))
+    described = report(folder, result, origin)
+    rewrite(folder, described)
     return described
 
 
-def report(
-    folder: Path, result: Result, config: Config, *, name: str, data: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """What ``result.json`` holds: JSON values only, an infinite number as ``"inf"`` or ``"-inf"``."""
-    described = {
-        "name": name,
-        "run_again": shlex.join(["anabranch", "run", str(folder / RESULT)]),
-        **result.describe(),
-        "seed": config.seed,
-        "config": config.to_dict(),
-        "data": dict(data or {}),
-    }
+def rewrite(folder: Path, described: Mapping[str, Any]) -> None:
+    """Writes ``result.json`` alone, with what `report` returned."""
+    with _writing(folder):
+        _replace(folder / RESULT, to_json(described).encode())
+
+
+def report(folder: Path, result: Result, origin: Origin | None = None) -> dict[str, Any]:
+    """What ``result.json`` holds: JSON values only, an infinite number as ``"inf"`` or ``"-inf"``.
+
+    It times the clients, where that was not done yet and the result is not `untimed`.
+    """
+    described = result.describe()
+    if origin is not None:
+        described = {
+            "name": origin.name,
+            "run_again": shlex.join(["anabranch", "run", str(folder / RESULT)]),
+            **described,
+            "seed": origin.config["seed"],
+            "config": origin.config,
+            "data": origin.data,
+        }
     return _strict(described)
+
+
+def untimed(result: Result) -> Result:
+    """The same result with no client timed: its seconds are NaN, in ``result.json`` null."""
+    return replace(result, _measure=None)
 
 
 def to_json(described: Mapping[str, Any]) -> str:
@@ -122,7 +163,7 @@ def curve_csv(result: Result) -> str:
     return text.getvalue()
 
 
-def draw_curve(result: Result, config: Config) -> Figure:
+def draw_curve(result: Result, title: str) -> Figure:
     """Both error rates as the run went on."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -142,7 +183,7 @@ def draw_curve(result: Result, config: Config) -> Figure:
     else:
         axes.text(0.5, 0.5, "no round was done", ha="center", va="center", transform=axes.transAxes, color="0.4")
         axes.set_ylim(0, 1)
-    axes.set_title(title(config), loc="left", fontsize=11, fontweight="bold", pad=26)
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=26)
     axes.set_xlabel("rounds")
     axes.set_ylabel("error rate")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -153,28 +194,13 @@ def draw_curve(result: Result, config: Config) -> Figure:
     return figure
 
 
-def title(config: Config) -> str:
-    """The run in a few words.
-
-    >>> from anabranch.configfile import load
-    >>> title(load("imnist", ["drift.every=50"]))
-    'DLR (window 10, decay 0.95) · Event (threshold 0.2) · imnist, drift every 50 rounds'
-    """
-    words = []
-    for section in (config.update, config.activation):
-        shown = {key: getattr(section, key) for key in section.settings() if key not in ("client_window", "path")}
-        numbers = ", ".join(f"{key} {_short(value)}" for key, value in shown.items())
-        if isinstance(section, DlrUpdate) and not section.client_window:
-            numbers += ", server only"
-        words.append(f"{section.name} ({numbers})" if numbers else section.name)
-    path = None if isinstance(config.stream, ImnistStream) else config.stream.path
-    stream = Path(path).name if path else config.stream.name
-    drift = f", drift every {config.drift.every} rounds" if config.drift else ""
-    return " · ".join([*words, stream + drift])
-
-
-def _short(value: Any) -> str:
-    return f"{len(value)} values" if isinstance(value, tuple) and len(value) > 4 else value_text(value)
+def _title(settings: Mapping[str, Any]) -> str:
+    """A run in a few words, where no configuration has them."""
+    stream = settings["stream"]
+    base = stream.get("stream", stream)  # of a drift
+    name = base.get("file") or base.get("name", "stream")
+    drift = f", drift every {stream['every']} rounds" if "stream" in stream and "every" in stream else ""
+    return f"{settings['update']} · {settings['activation']} · {name}{drift}"
 
 
 def _png(figure: Figure) -> bytes:
@@ -208,8 +234,17 @@ def _make(folder: Path) -> Folder:
     except OSError as error:
         Folder(folder, tuple(made)).discard()
         raise OutputError(
-            f"cannot write a result into {folder}: {error.strerror or error}; name another folder with --out"
+            f"cannot write a result into {folder}: {error.strerror or error}; name another folder"
         ) from error
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Within it, a file that cannot be written is an OutputError that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write the result into {folder}: {error.strerror or error}") from error
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -232,10 +267,13 @@ def _umask() -> int:
 
 
 def _strict(value: Any) -> Any:
+    """The value in JSON's types; a custom stream's description may hold others."""
+    if hasattr(value, "tolist"):  # of NumPy or JAX
+        value = value.tolist()
     if isinstance(value, Mapping):
         return {str(key): _strict(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_strict(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
-    return value
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from anabranch.gradients import Pullback, forward, parameters
 from anabranch.types import (
@@ -51,8 +51,12 @@ class Outcome(NamedTuple):
     """The class predicted for this round's sample, before the update."""
     derivatives: Derivatives
     """``∂f^t/∂h`` for every client, side by side; only the activated clients are sent theirs."""
-    finite: Flag
-    """Whether the loss and the derivatives are finite. Where they are not, the server has not stepped."""
+    trouble: Int[Array, ""]
+    """One of `TROUBLES`: what stopped being finite. Where anything did, the server has not stepped."""
+
+
+TROUBLES = ("none", "embedding", "loss", "derivative")
+"""What may stop being finite in a round: an embedding as it arrived, the loss, a derivative as it will be sent."""
 
 
 class Rule(NamedTuple):
@@ -110,14 +114,16 @@ def server_step(
     loss, delta = jax.value_and_grad(_loss)(logits, labels, rule.update.exists(t))
     gradient, derivatives = pullback(delta)
     assert derivatives is not None
-    finite = jnp.isfinite(loss) & jnp.isfinite(derivatives.sum())
+    returned = rule.update.returned(derivatives).astype(rule.wire)
+    trouble = jnp.where(jnp.isfinite(returned).all(), 0, 3)
+    trouble = jnp.where(jnp.isfinite(loss), trouble, 2)
+    trouble = jnp.where(jnp.isfinite(embeddings).all(), trouble, 1).astype(jnp.int32)
 
     window, direction = rule.update.smooth(server.window, gradient, t)
-    # `finite` depends on the last use of the old parameters, so the compiler can step in place without a copy.
-    model, optimiser = step(rule, server.model, server.optimiser, direction, rate, finite)
+    # `trouble` depends on the last use of the old parameters, so the compiler can step in place without a copy.
+    model, optimiser = step(rule, server.model, server.optimiser, direction, rate, trouble == 0)
     prediction = rule.update.newest(logits, t).argmax(-1).astype(jnp.int32)
-    returned = rule.update.returned(derivatives).astype(rule.wire)
-    return Party(model, memory, window, optimiser), Outcome(prediction, returned, finite)
+    return Party(model, memory, window, optimiser), Outcome(prediction, returned, trouble)
 
 
 def client_step(

@@ -13,9 +13,10 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.cost import MB, ClientTimes, Traffic
 from anabranch.metrics import Curve
 from anabranch.models import SplitModel
+from anabranch.timing import ClientTimes
+from anabranch.traffic import MB, Traffic
 
 
 @dataclass(eq=False)
@@ -42,10 +43,11 @@ class Result:
     """Seconds of compiling before round 0; near 0 when a run of the same shapes came before."""
     settings: dict[str, Any]
     """What the run was asked for, as JSON values."""
-    measure: Callable[[], ClientTimes] = field(repr=False)
-    """Times the clients' functions on this machine."""
     errors: NDArray[np.bool_] | None = field(default=None, repr=False)
     """(rounds,): the 0/1 error of each round, with ``keep_errors=True``."""
+    predictions: NDArray[np.int32] | None = field(default=None, repr=False)
+    """(rounds,): the class predicted in each round, with ``keep_errors=True``."""
+    _measure: Callable[[], ClientTimes] | None = field(default=None, repr=False)
 
     @property
     def run_time_error(self) -> float:
@@ -59,8 +61,17 @@ class Result:
 
     @cached_property
     def client_times(self) -> ClientTimes:
-        """Seconds of one forward pass, and of one backward pass and step, for each client; measured when first read."""
-        return self.measure()
+        """Seconds of one forward pass, and of one backward pass and step, for each client; measured when first read.
+
+        A result that was pickled has none, since another machine may read it, unless they were read before.
+        """
+        if self._measure is None:
+            unknown = np.full(len(self.activation_rate), np.nan)
+            return ClientTimes(unknown, unknown)
+        return self._measure()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_measure": None}
 
     @property
     def client_seconds(self) -> float:
@@ -84,7 +95,7 @@ class Result:
             "bytes_up": self.traffic.up.tolist(),
             "bytes_down": self.traffic.down.tolist(),
             "megabytes": self.traffic.total / MB,
-            "client_seconds": self.client_seconds,
+            "client_seconds": _number(self.client_seconds),
             "client_seconds_how": "each client's functions, jitted apart, timed once and multiplied out",
             "seconds": self.seconds,
             "compile_seconds": self.compile_seconds,

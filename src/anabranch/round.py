@@ -59,9 +59,9 @@ def play_round(
     server, outcome = server_step(rule, server, embeddings, label, rates[0], t)
 
     # 4. It returns the partial derivatives v_m to the activated clients only.
-    # 5. Each activated client pushes its gradient and steps; each passive client pushes 0 and does not step. (After
-    #    a loss that is not finite nobody steps: the run ends here.)
-    stepping = active & outcome.finite
+    # 5. Each activated client pushes its gradient and steps; each passive client pushes 0 and does not step. (Where
+    #    something stopped being finite nobody steps: the run ends here.)
+    stepping = active & (outcome.trouble == 0)
     clients = tuple(
         _for_each(lambda client, pullback, v, rate, go: client_step(rule, client, pullback, v, rate, t, go))(
             client, pullback, v, rate, go

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anabranch import models, streams
 from anabranch.activation import Activation, Event, Fixed, Full, Random, Recorded
@@ -56,7 +59,7 @@ def build(config: Config) -> Plan:
         DataError: where a file is missing or broken.
     """
     stream = _build_stream(config)
-    activation, recorded = _build_activation(config)
+    activation, recorded = _build_activation(config, len(stream.widths))
     data = {"stream": _identity(stream.describe())}
     if recorded:
         data["activation"] = recorded
@@ -215,7 +218,7 @@ def _build_update(config: Config) -> Update:
             return DLR(dlr.window, dlr.decay, client_window=dlr.client_window)
 
 
-def _build_activation(config: Config) -> tuple[Activation, dict[str, Any] | None]:
+def _build_activation(config: Config, clients: int) -> tuple[Activation, dict[str, Any] | None]:
     """The activation, and what identifies its file where it reads one."""
     match config.activation:
         case FullActivation():
@@ -227,16 +230,34 @@ def _build_activation(config: Config) -> tuple[Activation, dict[str, Any] | None
         case FixedActivation(k=k):
             return Fixed(k), None
         case RecordedActivation(path=path):
-            return _read_recorded(Path(path))
+            return _read_recorded(Path(path), clients, config.rounds)
 
 
-def _read_recorded(path: Path) -> tuple[Recorded, dict[str, Any]]:
+def _read_recorded(path: Path, clients: int, rounds: int | None) -> tuple[Recorded, dict[str, Any]]:
+    """The recorded activation, fit for so many clients and rounds; each message names the file."""
     try:
-        read = np.load(path) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", ndmin=2)
         raw = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except ValueError as error:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NumPy's, of a text file without a row
+            table = _read_array(raw) if path.suffix == ".npy" else _read_text(raw)
+    except Exception as error:  # whatever NumPy raises for a broken file
         raise DataError(f"{path}: not a table of zeros and ones ({error})") from error
-    identity = {"name": path.name, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
-    return Recorded(read), identity
+    if not table.size:
+        raise DataError(f"{path}: holds no rows, but one row a round and one column a client are needed")
+    try:
+        recorded = Recorded(table)
+        recorded.check(clients, rounds)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return recorded, {"name": path.name, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+
+
+def _read_array(raw: bytes) -> NDArray[Any]:
+    return np.lib.format.read_array(io.BytesIO(raw), allow_pickle=False)
+
+
+def _read_text(raw: bytes) -> NDArray[Any]:
+    return np.loadtxt(io.StringIO(raw.decode("utf-8")), delimiter=",", ndmin=2)

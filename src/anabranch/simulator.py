@@ -1,32 +1,33 @@
-"""The compiled loop over a stream: a whole federation in one process."""
+"""A whole federation in one process: trains on a stream, and counts what happens."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Int
 from numpy.typing import NDArray
 
 from anabranch.activation import Activation, Full, Mask
+from anabranch.checks import whole
 from anabranch.chunks import Chunk, empty_chunk, read_chunks
-from anabranch.compiling import compiled
-from anabranch.cost import add_rounds, measure_client_times, no_traffic
-from anabranch.errors import ConfigError, DataError, Diverged, Interrupted, nearest
+from anabranch.errors import ConfigError, DataError, Diverged, Interrupted, ModelError, nearest
 from anabranch.interrupt import Interruptible
+from anabranch.keys import SEEDS
+from anabranch.loop import Loop, Played
 from anabranch.metrics import RUN_TIME_WINDOW, Prequential
 from anabranch.models import Group, SplitModel
-from anabranch.party import Rule
+from anabranch.party import TROUBLES, Rule
 from anabranch.result import Result
-from anabranch.round import Federation, init_federation, model_dtype, play_round, trained_model
+from anabranch.round import model_dtype, trained_model
 from anabranch.streams.base import Stream
+from anabranch.timing import measure_client_times
+from anabranch.traffic import add_rounds, no_traffic
 from anabranch.updates import DLR, Update
 
 WIRE_DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -69,9 +70,9 @@ def simulate(
         rounds: how many; None goes on until the stream ends. A shorter stream ends the run, and the result says so.
         seed: where the parties' random keys for activation come from.
         wire_dtype: in which embeddings and derivatives cross the wire: float32, float16, bfloat16 or float64.
-        keep_errors: also return the 0/1 error of every round.
+        keep_errors: also return the 0/1 error and the prediction of every round.
         report_every: a point of the curve after so many rounds; by default a twentieth of ``rounds``, at most 20,000.
-        chunk: rounds between two visits to Python. It changes the speed and never the result.
+        chunk: rounds between two visits to Python. It changes the speed and never what is learnt.
         progress: called after each chunk with how far the run is.
 
     Returns:
@@ -80,8 +81,10 @@ def simulate(
     Raises:
         ConfigError: where a setting is out of range.
         ModelError: where the model does not fit the stream.
-        DataError: where a sample is wrong; its ``result`` holds the rounds before.
-        Diverged: where the loss is not finite any more; its ``result`` holds the rounds before.
+        DataError: where a sample is wrong; its ``result`` holds the rounds before, or is None if the wrong sample was
+            among the first ``chunk`` and nothing was trained.
+        Diverged: where the loss, an embedding or a derivative is not finite any more; its ``result`` holds the rounds
+            before.
         Interrupted: on Ctrl-C; its ``result`` holds the rounds that were done.
 
     >>> import anabranch as ab
@@ -99,62 +102,49 @@ def simulate(
     """
     update = DLR() if update is None else update
     activation = Full() if activation is None else activation
-    _check_settings(rounds, seed, wire_dtype, report_every, chunk)
+    for name, value, kind in (
+        ("model", model, SplitModel),
+        ("stream", stream, Stream),
+        ("update", update, Update),
+        ("activation", activation, Activation),
+    ):
+        _check_kind(name, value, kind)
+    seed = whole("seed", seed, 0, SEEDS - 1)
+    chunk = whole("chunk", chunk, 1)
+    rounds = None if rounds is None else whole("rounds", rounds, 1, 2**31 - 1)
     if rounds is None and stream.endless:
         raise ConfigError("rounds: this stream is endless, so say how many rounds to train")
-    layout, classes = model.layout(stream.widths), model.classes(stream.widths)
+    every = _default_report_every(rounds) if report_every is None else whole("report_every", report_every, 1)
+    layout, dtype = model.layout(stream.widths), np.dtype(model_dtype(model))
+    classes = model.classes(layout)
+    if stream.classes > classes:
+        raise ModelError(f"the stream has {stream.classes} classes, but the model tells only {classes} apart")
     activation.check(len(model.clients), rounds)
-    dtype = model_dtype(model)
     rates, optimiser = _read_learning_rate(learning_rate, len(model.clients))
-    rule = Rule(jax.tree.map(np.asarray, update), optimiser, jnp.dtype(wire_dtype))
-    chunks = read_chunks(stream, classes, np.dtype(dtype), chunk, rounds)
-    samples = next(chunks, None)  # whatever is wrong with the first samples is said before compiling
+    rule = Rule(jax.tree.map(np.asarray, update), optimiser, _read_wire_dtype(wire_dtype, dtype))
+
+    # A record of activations may be shorter than the stream: one sample more is read to see whether it is.
+    limit = activation.rounds if rounds is None else None
+    chunks = read_chunks(stream, classes, dtype, chunk, rounds if limit is None else limit + 1)
+    first = next(chunks)  # what is wrong with the first samples is said before anything is compiled
+    decide = partial(_decide, activation, seed, stream.widths)
 
     started = time.perf_counter()
-    numbers = (rule, jnp.asarray(rates, dtype))
-    federation = _init(layout, *numbers, model)
-    none = empty_chunk(chunk, sum(stream.widths), np.dtype(dtype))
-    nobody = activation.mask(seed, 0, none.x, stream.widths)
-    outcome = _train(_inputs(layout, numbers, none, nobody, 0, True), federation)  # compiles, and plays no round
-    jax.block_until_ready(outcome.predictions)
+    loop = Loop(layout, rule, jnp.asarray(rates, dtype), model, empty_chunk(chunk, sum(stream.widths), dtype))
+    decide(0, first)  # it may compile too
     compile_seconds = time.perf_counter() - started
 
-    tally = _Tally(layout, update, rule.wire, keep_errors, report_every or _default_report_every(rounds))
-    failure: BaseException | None = None
-    pending: tuple[Chunk, Mask, _Trained] | None = None
-    begun = 0
+    tally = _Tally(layout, update, rule.wire, keep_errors, every)
     started = time.perf_counter()
-    with Interruptible() as ctrl_c:
-        while samples is not None and not ctrl_c.pressed:
-            active = activation.mask(seed, begun, samples.x, stream.widths)
-            outcome = _train(_inputs(layout, numbers, samples, active, begun, outcome.finite), outcome.federation)
-            begun += samples.rows
-            if pending is not None:
-                tally.add(*pending)
-                if progress is not None:
-                    progress(tally.progress())
-            pending = (samples, active, outcome)
-            if tally.diverged:
-                break
-            try:
-                with ctrl_c.at_once():
-                    samples = next(chunks, None)  # while the compiled loop works on this chunk
-            except (DataError, KeyboardInterrupt) as error:
-                failure = error
-                break
-        if pending is not None and not tally.diverged:
-            tally.add(*pending)
-            if progress is not None:
-                progress(tally.progress())
+    ending = _train(loop, tally, first, chunks, decide, limit, progress)
     seconds = time.perf_counter() - started
 
-    interrupted = ctrl_c.pressed or isinstance(failure, KeyboardInterrupt)
-    trained = trained_model(layout, outcome.federation)
+    trained = trained_model(layout, loop.federation)
     result = tally.result(
         model=trained,
         seconds=seconds,
         compile_seconds=compile_seconds,
-        measure=partial(measure_client_times, trained, layout, rule),
+        _measure=partial(measure_client_times, trained, layout, rule),
         settings={
             "model": _describe_model(model, layout, classes),
             "stream": stream.describe(),
@@ -166,109 +156,144 @@ def simulate(
             "wire_dtype": wire_dtype,
         },
     )
-    if tally.diverged:
-        result.stopped = (
-            f"the loss is not finite in round {tally.rounds + 1:,}: the learning rate is too large for this model and "
-            "stream; try a tenth of it"
-        )
-        raise Diverged(result.stopped, tally.rounds + 1, result)
-    if interrupted:
-        result.stopped = f"interrupted after {tally.rounds:,} rounds"
+    return _finish(result, tally, ending, rounds, rule.wire)
+
+
+class _Ending(NamedTuple):
+    """Why the training loop ended."""
+
+    interrupted: bool
+    record_ended: bool
+    """The recorded activations ended before the stream."""
+    error: DataError | None
+
+
+def _train(
+    loop: Loop,
+    tally: _Tally,
+    first: Chunk,
+    chunks: Iterator[Chunk],
+    decide: Callable[[int, Chunk], Mask],
+    limit: int | None,
+    progress: Callable[[Progress], None] | None,
+) -> _Ending:
+    """Plays every chunk. While the compiled loop works on one, the next is made and the one before is counted."""
+    samples: Chunk | None = first
+    pending: Played | None = None
+    begun, record_ended, error, cut_short = 0, False, None, False
+    with Interruptible() as ctrl_c:
+        while samples is not None and not ctrl_c.pressed:
+            if limit is not None and begun + samples.rows > limit:
+                samples, record_ended = samples._replace(rows=limit - begun), True
+            playing = loop.play(samples, decide(begun, samples), begun)
+            begun += samples.rows
+            if pending is not None:
+                tally.add(pending, progress)
+            pending = playing
+            if record_ended or tally.trouble:
+                break
+            try:
+                with ctrl_c.at_once():
+                    samples = next(chunks, None)
+            except DataError as problem:
+                error = problem
+                break
+            except KeyboardInterrupt:
+                cut_short = True
+                break
+        if pending is not None and not tally.trouble:
+            tally.add(pending, progress)
+        return _Ending(bool(ctrl_c.pressed) or cut_short, record_ended, error)
+
+
+def _finish(result: Result, tally: _Tally, ending: _Ending, rounds: int | None, wire: np.dtype[Any]) -> Result:
+    """The result, with why the run ended early; raised where that is an error."""
+    done = result.rounds
+    if tally.trouble:
+        result.stopped = _trouble_text(tally.trouble, done + 1, wire)
+        raise Diverged(result.stopped, done + 1, result)
+    if ending.interrupted:
+        result.stopped = f"interrupted after {done:,} rounds"
         raise Interrupted(result)
-    if isinstance(failure, DataError):
-        result.stopped = str(failure)
-        failure.result = result
-        raise failure
-    if rounds is not None and tally.rounds < rounds:
-        result.stopped = f"the stream ended after {tally.rounds:,} of {rounds:,} rounds"
+    if ending.error is not None:
+        result.stopped = str(ending.error)
+        ending.error.result = result
+        raise ending.error
+    if ending.record_ended:
+        result.stopped = f"the recorded activations ended after {done:,} rounds, and the stream goes on"
+    elif rounds is not None and done < rounds:
+        result.stopped = f"the stream ended after {done:,} of {rounds:,} rounds"
     return result
 
 
-class _Trained(NamedTuple):
-    """What the compiled loop returns; arrays that may still be in the making."""
-
-    federation: Federation
-    predictions: Int[Array, " n"]
-    done: Int[Array, ""]
-    """How many rounds it has begun: all of the chunk's, or up to and with the first whose loss is not finite."""
-    finite: Bool[Array, ""]
-
-
-_init = compiled(init_federation)
-"""In one program: one compilation, and arrays of its own, so that `_train` may use their memory again."""
-
-
-def _train_chunk(inputs: tuple[Any, ...], federation: Federation) -> _Trained:
-    """The chunk's rounds, one after another, until the loss is not finite."""
-    layout, (rule, rates), chunk, active, begun, going = inputs
-    arrays, rest = eqx.partition(federation, eqx.is_array)
-
-    def play(carry: tuple) -> tuple:
-        i, arrays, _, predictions = carry
-        federation, outcome = play_round(
-            layout, rule, rates, eqx.combine(arrays, rest), chunk.x[i], chunk.y[i], active[i], begun + i
+def _trouble_text(trouble: str, round: int, wire: np.dtype[Any]) -> str:
+    what = f"{'the loss' if trouble == 'loss' else f'an {trouble}' if trouble == 'embedding' else f'a {trouble}'}"
+    if trouble != "loss" and wire == jnp.float16:
+        return (
+            f"{what} is not finite in round {round:,}: it may be too large for float16 on the wire; use "
+            "wire_dtype bfloat16 or float32, smaller features or a smaller learning rate"
         )
-        return i + 1, eqx.filter(federation, eqx.is_array), outcome.finite, predictions.at[i].set(outcome.prediction)
-
-    start = (jnp.zeros((), jnp.int32), arrays, going, jnp.zeros(len(chunk.y), jnp.int32))
-    done, arrays, finite, predictions = jax.lax.while_loop(lambda c: (c[0] < chunk.rows) & c[2], play, start)
-    return _Trained(eqx.combine(arrays, rest), predictions, done, finite)
-
-
-_train = compiled(_train_chunk, donate="all-except-first")
+    if trouble == "embedding" and round == 1:
+        return f"{what} is not finite in round 1: the features are too large for this model"
+    return (
+        f"{what} is not finite in round {round:,}: the learning rate is too large for this model and stream; try a "
+        "tenth of it"
+    )
 
 
-def _inputs(
-    layout: tuple[Group, ...], numbers: tuple[Rule, Array], chunk: Chunk, active: Mask, begun: int, going: Any
-) -> tuple[Any, ...]:
-    """What `_train` reads, with every number that changes as an array, so that it compiles nothing."""
-    numbered = Chunk(chunk.x, chunk.y, np.asarray(chunk.rows, np.int32))  # type: ignore[arg-type]
-    return layout, numbers, numbered, active, np.asarray(begun, np.int32), jnp.asarray(going)
+def _decide(activation: Activation, seed: int, widths: Sequence[int], begun: int, samples: Chunk) -> Mask:
+    """Who is activated in the chunk's rounds."""
+    mask = np.asarray(activation.mask(seed, begun, samples.x, widths))
+    shape = (len(samples.x), len(widths))
+    if mask.shape != shape or mask.dtype != np.bool_:
+        raise ConfigError(
+            f"activation {type(activation).__name__}: mask returned {mask.dtype} values of shape {mask.shape}, but "
+            f"true and false of shape {shape} are needed: one row a round, one column a client"
+        )
+    return mask
 
 
 class _Tally:
     """Adds up what the chunks report."""
 
     def __init__(
-        self, layout: Sequence[Group], update: Update, wire: Any, keep_errors: bool, report_every: int
+        self, layout: Sequence[Group], update: Update, wire: np.dtype[Any], keep_errors: bool, report_every: int
     ) -> None:
-        self._update, self._itemsize = update, jnp.dtype(wire).itemsize
+        self._update, self._itemsize = update, wire.itemsize
         self._widths = [group.embedding for group in layout for _ in range(group.size)]
         self._prequential = Prequential(report_every)
         self._activations = np.zeros(len(self._widths), np.int64)
         self._traffic = no_traffic(len(self._widths))
-        self._errors: list[NDArray[np.bool_]] | None = [] if keep_errors else None
-        self.diverged = False
+        self._kept: tuple[list[NDArray[np.bool_]], list[NDArray[np.int32]]] | None = ([], []) if keep_errors else None
+        self.trouble: str | None = None
 
-    @property
-    def rounds(self) -> int:
-        return self._prequential.rounds
-
-    def add(self, chunk: Chunk, active: Mask, trained: _Trained) -> None:
+    def add(self, played: Played, progress: Callable[[Progress], None] | None) -> None:
         """Waits for the compiled loop to finish the chunk, then adds its rounds."""
-        predictions = np.asarray(trained.predictions)
-        self.diverged = not bool(trained.finite)
-        rounds = int(trained.done) - self.diverged
-        errors = predictions[:rounds] != chunk.y[:rounds]
-        who = np.asarray(active)[:rounds]
-        self._traffic = add_rounds(self._traffic, self._update, self._widths, self._itemsize, self.rounds, who)
-        self._activations += who.sum(axis=0)
+        predictions, trouble = np.asarray(played.predictions), int(played.trouble)
+        self.trouble = TROUBLES[trouble] if trouble else None
+        rounds = int(played.done) - (trouble != 0)
+        errors, active = predictions[:rounds] != played.chunk.y[:rounds], played.active[:rounds]
+        before = self._prequential.rounds
+        self._traffic = add_rounds(self._traffic, self._update, self._widths, self._itemsize, before, active)
+        self._activations += active.sum(axis=0)
         self._prequential.push(errors)
-        if self._errors is not None:
-            self._errors.append(errors)
-
-    def progress(self) -> Progress:
-        return Progress(self.rounds, self._prequential.run_time_error)
+        if self._kept is not None:
+            self._kept[0].append(errors)
+            self._kept[1].append(predictions[:rounds])
+        if progress is not None:
+            progress(Progress(self._prequential.rounds, self._prequential.run_time_error))
 
     def result(self, **rest: Any) -> Result:
+        rounds = self._prequential.rounds
         return Result(
-            rounds=self.rounds,
+            rounds=rounds,
             stopped=None,
             error_rate=self._prequential.accumulated_error,
             curve=self._prequential.curve(),
-            activation_rate=self._activations / max(self.rounds, 1),
+            activation_rate=self._activations / max(rounds, 1),
             traffic=self._traffic,
-            errors=None if self._errors is None else np.concatenate([np.zeros(0, bool), *self._errors]),
+            errors=None if self._kept is None else np.concatenate(self._kept[0]),
+            predictions=None if self._kept is None else np.concatenate(self._kept[1]),
             **rest,
         )
 
@@ -288,18 +313,30 @@ def _describe_model(model: SplitModel, layout: Sequence[Group], classes: int) ->
     }
 
 
-def _check_settings(rounds: int | None, seed: int, wire_dtype: str, report_every: int | None, chunk: int) -> None:
-    for name, value in (("rounds", rounds), ("report_every", report_every), ("chunk", chunk)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ConfigError(f"{name} is {value!r}, but it is a whole number of 1 or more")
-    if rounds is not None and rounds >= 2**31:
-        raise ConfigError(f"rounds is {rounds:,}, but a run has fewer than 2^31 rounds")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
-        raise ConfigError(f"seed is {seed!r}, but it is a whole number from 0 to 2^31 − 1")
+def _check_kind(name: str, value: object, kind: type) -> None:
+    if isinstance(value, kind):
+        return
+    if isinstance(value, type) and issubclass(value, kind):
+        raise ConfigError(f"{name} is the class {value.__name__}: make one of it, such as {value.__name__}(...)")
+    raise ConfigError(f"{name} is {value!r}, but it must be a {kind.__name__} (anabranch.{_WHERE[kind]})")
+
+
+_WHERE: dict[type, str] = {
+    SplitModel: "SplitModel",
+    Stream: "streams.Stream",
+    Update: "Update",
+    Activation: "Activation",
+}
+
+
+def _read_wire_dtype(wire_dtype: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     if wire_dtype not in WIRE_DTYPES:
         raise ConfigError(
             f"wire_dtype is {wire_dtype!r}; known are {', '.join(WIRE_DTYPES)}.{nearest(str(wire_dtype), WIRE_DTYPES)}"
         )
+    if wire_dtype == "float64" and dtype != np.float64:
+        raise ConfigError(f"wire_dtype is float64, but this model computes in {dtype}: nothing would be gained")
+    return jnp.dtype(wire_dtype)
 
 
 def _read_learning_rate(
@@ -308,6 +345,9 @@ def _read_learning_rate(
     """The learning rates ``η_0 .. η_M``, and the Optax transformation where one stands in their place."""
     if isinstance(learning_rate, optax.GradientTransformation):
         return np.zeros(clients + 1), learning_rate
+    if callable(learning_rate):
+        name = getattr(learning_rate, "__name__", "it")
+        raise ConfigError(f"learning_rate is the function {name}: call it, such as optax.{name}(0.001)")
     try:
         rates = np.asarray(learning_rate, float)
     except (TypeError, ValueError):

@@ -1,6 +1,6 @@
 """The arrays that a round is made of, each with its shape, named once.
 
-Sizes: ``M`` clients, ``d_m`` features and ``e_m`` embedding elements of client ``m``, ``e = Σ e_m``, ``c`` classes,
+Sizes: ``M`` clients, ``d_m`` features and ``e_m`` embedding elements of client ``m``, ``e = Σ e_m``,
 ``l`` the window length. Under SLR a party evaluates its whole window, so its arrays have a leading axis of ``l`` rows.
 """
 
@@ -20,8 +20,6 @@ Derivative: TypeAlias = Float[Array, "*l e_m"]
 """``v_m = ∂f/∂h_m``: what the server returns to one activated client."""
 Derivatives: TypeAlias = Float[Array, "*l e"]
 """Every client's derivative, side by side."""
-Logits: TypeAlias = Float[Array, "*l c"]
-"""What the top model returns, before the softmax."""
 Label: TypeAlias = Int[Array, ""]
 """The class of this round's sample."""
 Labels: TypeAlias = Int[Array, "*l"]

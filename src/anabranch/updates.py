@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
+from anabranch.checks import whole
 from anabranch.errors import ConfigError
 from anabranch.gradients import dense
 from anabranch.types import Flag, Round, Tree
@@ -42,7 +44,7 @@ class Update(eqx.Module):
 
     def sent_rows(self, t: Any) -> Any:
         """How many embeddings a client sends in round ``t`` (from 0): what exists, one or up to a window."""
-        return t * 0 + 1
+        return np.ones_like(t)
 
     @abstractmethod
     def init_memory(self, like: Array) -> Array | None:
@@ -105,8 +107,8 @@ class DLR(Update):
     """``1/W``."""
 
     def __init__(self, window: int = 10, decay: float = 0.95, *, client_window: bool = True) -> None:
-        self.window = check_window(window, "DLR")
-        if not 0 < decay < 1:
+        self.window = whole("update DLR: window", window, 1)
+        if not isinstance(decay, int | float | np.floating) or not 0 < decay < 1:
             raise ConfigError(
                 f"update DLR: decay is {decay!r}, but the attenuation coefficient α lies strictly between 0 and 1"
             )
@@ -188,7 +190,7 @@ class SLR(Update):
     window: int = eqx.field(static=True)
 
     def __init__(self, window: int = 10) -> None:
-        self.window = check_window(window, "SLR")
+        self.window = whole("update SLR: window", window, 1)
 
     def __repr__(self) -> str:
         return f"SLR(window={self.window})"
@@ -205,7 +207,9 @@ class SLR(Update):
 
     def recall(self, memory: Array | None, new: Array, t: Round) -> tuple[Array, Array]:
         memory = jax.lax.dynamic_update_index_in_dim(memory, new, t % self.window, 0)
-        return memory, memory
+        # A row that does not exist yet counts for nothing, but it is computed: today's input is one that is safe.
+        exists = self.exists(t).reshape(-1, *[1] * new.ndim)
+        return memory, jnp.where(exists, memory, new[None])
 
     def init_window(self, gradient: Tree, *, server: bool) -> None:
         return None
@@ -218,17 +222,6 @@ class SLR(Update):
 
     def exists(self, t: Round) -> Array:
         return jnp.arange(self.window, dtype=jnp.int32) <= t
-
-
-def check_window(window: int, name: str) -> int:
-    """The window length, if it is a whole number of at least 1.
-
-    Raises:
-        ConfigError: otherwise.
-    """
-    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-        raise ConfigError(f"update {name}: window is {window!r}, but the window length l is a whole number from 1 on")
-    return window
 
 
 def cast(number: float | Array, like: Array) -> Array:

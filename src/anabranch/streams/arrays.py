@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from anabranch.checks import whole
 from anabranch.errors import DataError
 from anabranch.streams.base import Block, Stream
-from anabranch.streams.checks import whole
 
 _BLOCK = 1024
 

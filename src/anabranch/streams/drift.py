@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.checks import whole
 from anabranch.errors import ConfigError, DataError
 from anabranch.streams.base import Block, Stream
-from anabranch.streams.checks import whole
 
 QUEUE = 4096
 """The most samples of one class that wait for their round."""

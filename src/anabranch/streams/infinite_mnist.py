@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.checks import whole
 from anabranch.errors import ConfigError
 from anabranch.streams.base import Block, Stream
-from anabranch.streams.checks import whole
 from anabranch.streams.digits import Digits, load_digits
 from anabranch.streams.split import split_widths
 

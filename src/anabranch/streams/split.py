@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.streams.checks import whole
+from anabranch.checks import whole
 
 
 def split_widths(features: int, clients: int) -> tuple[int, ...]:

@@ -10,9 +10,9 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.checks import whole
 from anabranch.errors import ConfigError, DataError, nearest
 from anabranch.streams.base import Block, Stream
-from anabranch.streams.checks import whole
 from anabranch.streams.readers import Reader, open_table
 from anabranch.streams.shuffle import shuffled
 from anabranch.streams.split import split_widths

@@ -1,4 +1,4 @@
-"""Checks that several streams make of their settings."""
+"""A check that many settings share."""
 
 from __future__ import annotations
 

@@ -1,0 +1,71 @@
+"""The compiled loop: rounds without a visit to Python."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from anabranch.activation import Mask
+from anabranch.chunks import Chunk
+from anabranch.compiling import compiled
+from anabranch.models import Group, SplitModel
+from anabranch.party import Rule
+from anabranch.round import Federation, init_federation, play_round
+
+
+class Played(NamedTuple):
+    """A chunk that the compiled loop works on or has done; its last three arrays may still be in the making."""
+
+    chunk: Chunk
+    active: Mask
+    predictions: Int[Array, " n"]
+    done: Int[Array, ""]
+    """How many rounds were begun: all of the chunk's, or up to and with the first that had trouble."""
+    trouble: Int[Array, ""]
+
+
+class Loop:
+    """The compiled loop over a chunk, and the parties' state in it."""
+
+    def __init__(self, layout: tuple[Group, ...], rule: Rule, rates: Array, model: SplitModel, nothing: Chunk) -> None:
+        self._fixed = (layout, rule, rates)
+        self.federation = _init(layout, rule, rates, model)
+        self._trouble = jnp.zeros((), jnp.int32)
+        nobody = np.zeros((len(nothing.y), len(model.clients)), bool)
+        jax.block_until_ready(self.play(nothing, nobody, 0).done)  # compiles, and plays no round
+
+    def play(self, chunk: Chunk, active: Mask, begun: int) -> Played:
+        """Starts on the chunk's rounds, the first of which is round ``begun``, and returns at once."""
+        # Every number that changes is an array, so that it is an argument of the compiled program.
+        numbers = (chunk.x, chunk.y, active, np.asarray(chunk.rows, np.int32), np.asarray(begun, np.int32))
+        inputs = (self._fixed, numbers, self._trouble)
+        self.federation, predictions, done, self._trouble = _play(inputs, self.federation)
+        return Played(chunk, active, predictions, done, self._trouble)
+
+
+_init = compiled(init_federation)
+"""In one program: one compilation, and arrays of its own, so that `_play` may use their memory again."""
+
+
+@partial(compiled, donate="all-except-first")
+def _play(inputs: tuple[Any, ...], federation: Federation) -> tuple[Federation, Array, Array, Array]:
+    """The chunk's rounds, one after another, until something is not finite."""
+    (layout, rule, rates), (x, y, active, rows, begun), trouble = inputs
+    arrays, rest = eqx.partition(federation, eqx.is_array)
+
+    def play(carry: tuple) -> tuple:
+        i, arrays, _, predictions = carry
+        federation, outcome = play_round(
+            layout, rule, rates, eqx.combine(arrays, rest), x[i], y[i], active[i], begun + i
+        )
+        return i + 1, eqx.filter(federation, eqx.is_array), outcome.trouble, predictions.at[i].set(outcome.prediction)
+
+    start = (jnp.zeros((), jnp.int32), arrays, trouble, jnp.zeros(len(y), jnp.int32))
+    done, arrays, trouble, predictions = jax.lax.while_loop(lambda c: (c[0] < rows) & (c[2] == 0), play, start)
+    return eqx.combine(arrays, rest), predictions, done, trouble
