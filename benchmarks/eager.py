@@ -20,13 +20,14 @@ def make(update: str, window: int, decay: float, clients: int, rate: float) -> C
     buffers: list[deque] = [deque(maxlen=window) for _ in parties]
     normaliser = sum(decay**i for i in range(window))
 
-    def gradients(x: list[torch.Tensor], labels: torch.Tensor) -> list[list[torch.Tensor]]:
+    def gradients(x: list[torch.Tensor], labels: torch.Tensor, active: list[bool]) -> list[list[torch.Tensor]]:
         embeddings = [bottom(part) for bottom, part in zip(bottoms, x, strict=True)]
         sent = [embedding.detach().requires_grad_() for embedding in embeddings]  # what crosses the wire
         logits = top(torch.cat(sent, dim=-1))
         loss_of(logits, labels).backward()
-        for embedding, received in zip(embeddings, sent, strict=True):
-            embedding.backward(received.grad)
+        for embedding, received, go in zip(embeddings, sent, active, strict=True):
+            if go:
+                embedding.backward(received.grad)
         logits.argmax(dim=-1)
         taken = [[p.grad for p in party.parameters()] for party in parties]
         for party in parties:
@@ -40,17 +41,17 @@ def make(update: str, window: int, decay: float, clients: int, rate: float) -> C
             p -= rate * g
 
     def play_ogd(x: list[torch.Tensor], label: torch.Tensor, active: list[bool]) -> None:
-        taken = gradients(x, label)
+        taken = gradients(x, label, active)
         for party, gradient, go in zip(parties, taken, [True, *active], strict=True):
             if go:
                 step(party, gradient)
 
     def play_dlr(x: list[torch.Tensor], label: torch.Tensor, active: list[bool]) -> None:
-        taken = gradients(x, label)
+        taken = gradients(x, label, active)
         for party, gradient, go, buffer in zip(parties, taken, [True, *active], buffers, strict=True):
-            buffer.appendleft(gradient if go else [torch.zeros_like(g) for g in gradient])
+            buffer.appendleft(gradient if go else [torch.zeros_like(p) for p in party.parameters()])
             if go:
-                smoothed = [torch.zeros_like(g) for g in gradient]
+                smoothed = [torch.zeros_like(p) for p in party.parameters()]
                 for i, past in enumerate(buffer):
                     for total, g in zip(smoothed, past, strict=True):
                         total.add_(g, alpha=decay**i / normaliser)
@@ -61,7 +62,7 @@ def make(update: str, window: int, decay: float, clients: int, rate: float) -> C
     def play_slr(x: list[torch.Tensor], label: torch.Tensor, active: list[bool]) -> None:
         inputs.append((x, label))
         rows = [torch.cat([past[0][m] for past in inputs]) for m in range(clients)]
-        taken = gradients(rows, torch.cat([past[1] for past in inputs]))
+        taken = gradients(rows, torch.cat([past[1] for past in inputs]), active)
         for party, gradient, go in zip(parties, taken, [True, *active], strict=True):
             if go:
                 step(party, [g / window for g in gradient])
