@@ -87,7 +87,7 @@ def simulate(
             before.
         Interrupted: on Ctrl-C; its ``result`` holds the rounds that were done.
 
-    >>> import anabranch as ab
+    >>> import anabranch as ab, equinox as eqx
     >>> rng = np.random.default_rng(0)
     >>> x = rng.normal(size=(2000, 4))
     >>> keys = jax.random.split(jax.random.key(0), 3)
