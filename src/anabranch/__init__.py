@@ -35,6 +35,7 @@ __all__ = [
     "SplitModel",
     "Update",
     "models",
+    "save",
     "simulate",
     "streams",
 ]
