@@ -458,6 +458,53 @@ def test_whole_numbers_may_come_from_numpy():
     assert bits(result.model) == bits(same.model)
 
 
+def test_errors_come_back_from_another_process_with_their_results():
+    result = run(small_problem())
+    diverged = pickle.loads(pickle.dumps(ab.Diverged("the loss is not finite", 3, result)))
+    assert (str(diverged), diverged.round, diverged.result.rounds) == ("the loss is not finite", 3, 60)
+    assert pickle.loads(pickle.dumps(ab.Interrupted(result))).result.rounds == 60
+
+
+class Silent(Wrong):
+    def mask(self, seed, t, x, widths):
+        if t >= 20:
+            raise RuntimeError("no answer from the sensor")
+        return np.ones((len(x), len(widths)), bool)
+
+
+def test_an_activation_that_fails_keeps_the_rounds_before():
+    with pytest.raises(RuntimeError, match="no answer") as error:
+        run(small_problem(), activation=Silent(None), chunk=10)
+    assert error.value.result.rounds == 20
+
+
+class Odd(Failing):
+    def __init__(self, last):
+        super().__init__(30, lambda x, y: None)
+        self.last = last
+
+    def blocks(self):
+        yield from super().blocks()
+        yield self.last
+
+
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        (None, "the stream gave None"),
+        ((np.zeros((1, 6)), np.zeros(1, int)), "a Block"),
+        (Block(np.full((1, 6), "a"), np.zeros(1, int)), "numbers are needed"),
+        (Block(np.zeros((1, 5)), np.zeros(1, int)), r"\(n, 6\) and \(n,\) are needed"),
+        (Block(np.zeros((1, 6)), np.zeros(1)), "whole numbers are needed"),
+        (Block(np.full((1, 6), 1e39), np.zeros(1, int)), r"row 31: feature 1 of client 1 is 1e\+39"),
+    ],
+)
+def test_a_wrong_block_is_named_and_the_rounds_before_it_are_kept(last, message):
+    with pytest.raises(ab.DataError, match=message) as error:
+        ab.simulate(three_clients(), Odd(last), chunk=10)
+    assert error.value.result.rounds == 30
+
+
 def test_a_result_can_be_pickled():
     result = run(small_problem(), learning_rate=optax.sgd(0.1))
     back = pickle.loads(pickle.dumps(result))
@@ -474,7 +521,7 @@ def test_a_result_can_be_pickled():
     [
         ({"rounds": 0}, "rounds is 0"),
         ({"update": ab.DLR}, r"update is the class DLR: make one of it, such as DLR\(...\)"),
-        ({"update": "DLR"}, "update is 'DLR', but it must be a"),
+        ({"update": "DLR"}, "update is 'DLR', but the type anabranch.Update is needed"),
         ({"activation": "Full"}, "activation is 'Full'"),
         ({"wire_dtype": "float64"}, "this model computes in float32"),
         ({"learning_rate": optax.adam}, r"learning_rate is the function adam: call it, such as optax.adam\(0.001\)"),

@@ -193,7 +193,10 @@ class Recorded(Activation):
     """
 
     def __init__(self, activated: ArrayLike) -> None:
-        table = np.asarray(activated)
+        try:
+            table = np.asarray(activated)
+        except ValueError:
+            raise ConfigError("activation Recorded: its rows differ in length") from None
         if table.ndim != 2 or not np.isin(table, (0, 1)).all():
             raise ConfigError(
                 f"activation Recorded: a table (rounds, clients) of true and false is needed, not {table.dtype} "

@@ -71,7 +71,10 @@ def read_chunks(stream: Stream, classes: int, dtype: np.dtype[Any], length: int,
 
 def _blocks(stream: Stream) -> Iterator[Block]:
     try:
-        yield from stream.blocks()
+        for block in stream.blocks():
+            if not isinstance(block, Block):
+                raise DataError(f"the stream gave {block!r:.60}; a Block(x, y) is needed")
+            yield block
     except AnabranchError:
         raise
     except Exception as error:
@@ -95,6 +98,8 @@ def _check(
     if not np.issubdtype(y.dtype, np.integer) and y.dtype != np.bool_:
         message = f"after row {before:,}: the stream gave labels of type {y.dtype}; whole numbers are needed"
         return x, 0, DataError(message)
+    if not np.issubdtype(x.dtype, np.number) and x.dtype != np.bool_:
+        return x, 0, DataError(f"after row {before:,}: the stream gave features of type {x.dtype}; numbers are needed")
     with np.errstate(over="ignore"):
         cast = x.astype(dtype, copy=False)
     wrong = (y < 0) | (y >= classes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -139,6 +141,9 @@ def show(source: SourceArgument, changes: SetOption = None) -> None:
 
 def main() -> None:
     """The command ``anabranch``."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a sign shows another, and nothing breaks
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     app(prog_name="anabranch")
 
 

@@ -105,10 +105,12 @@ def find_source(source: str | Path) -> Source:
 def _stored(path: Path, text: str) -> Source:
     try:
         result = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(result, dict) or not isinstance(result.get("config"), dict):
         raise ConfigError(f"{path}: not a result of 'anabranch run': it has no 'config'")
+    if not isinstance(result.get("data", {}), dict):
+        raise ConfigError(f"{path}: its 'data' is not what 'anabranch run' writes: it was edited or is damaged")
     return Source(str(result.get("name", path.stem)), str(path), result["config"], path.parent, result)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anabranch.result import Result
@@ -58,6 +58,9 @@ class Diverged(AnabranchError, ArithmeticError):  # noqa: N818 (it reads as what
         self.round = round
         self.result = result
 
+    def __reduce__(self) -> tuple[Any, ...]:  # else it cannot come back from another process
+        return Diverged, (str(self), self.round, self.result)
+
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C during a run; ``result`` holds the rounds that were done."""
@@ -65,6 +68,9 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, result: Result) -> None:
         super().__init__(f"interrupted after {result.rounds:,} rounds")
         self.result = result
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Interrupted, (self.result,)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -228,6 +228,8 @@ def mlp(
     (32, 64)
     """
     sizes = {"widths": widths, "hidden": hidden, "embedding": [embedding], "server": server, "classes": [classes]}
+    if not widths:
+        raise ModelError("widths is empty: give the number of features of at least one client")
     for name, given in sizes.items():
         for size in given:
             whole(name, size, 1)

@@ -69,7 +69,12 @@ def prepare(folder: Path | None, name: str = "run", *, force: bool = False) -> F
     """
     if folder is None:
         return _fresh(Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
-    held = [file for file in FILES if folder.is_dir() and (folder / file).exists()]
+    try:
+        str(folder).encode()
+        held = [file for file in FILES if folder.is_dir() and (folder / file).exists()]
+    except (OSError, UnicodeEncodeError) as error:
+        reason = getattr(error, "strerror", None) or "its name is not valid UTF-8"
+        raise OutputError(f"cannot write a result into {ascii(str(folder))[:60]}: {reason}; name another") from error
     if held and not force:
         raise OutputError(
             f"{folder} holds {', '.join(held)} of an earlier run: name another folder with --out, or overwrite "
@@ -110,11 +115,15 @@ def write(folder: Path, result: Result, origin: Origin | None = None) -> dict[st
     from safetensors.numpy import save as arrays_file
 
     title = origin.title if origin else _title(result.settings)
+    contents = {
+        MODEL: arrays_file(result.model.to_arrays()),
+        CURVE: curve_csv(result).encode(),
+        PICTURE: _png(draw_curve(result, title)),
+    }
     with _writing(folder):
         (folder / RESULT).unlink(missing_ok=True)
-        _replace(folder / MODEL, arrays_file(result.model.to_arrays()))
-        _replace(folder / CURVE, curve_csv(result).encode())
-        _replace(folder / PICTURE, _png(draw_curve(result, title)))
+        for name, content in contents.items():
+            _replace(folder / name, content)
     described = report(folder, result, origin)
     rewrite(folder, described)
     return described
@@ -183,7 +192,7 @@ def draw_curve(result: Result, title: str) -> Figure:
     else:
         axes.text(0.5, 0.5, "no round was done", ha="center", va="center", transform=axes.transAxes, color="0.4")
         axes.set_ylim(0, 1)
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=26)
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=26, parse_math=False)
     axes.set_xlabel("rounds")
     axes.set_ylabel("error rate")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))

@@ -118,6 +118,8 @@ def check_same_data(plan: Plan, stored: Mapping[str, Any], where: str) -> None:
         DataError: where a checksum differs.
     """
     for section, then in stored.items():
+        if not isinstance(then, Mapping) or not isinstance(then.get("bytes", 0), int | float):
+            raise DataError(f"{where}: its 'data' is not what 'anabranch run' writes: it was edited or is damaged")
         now = plan.data.get(section, {})
         if then.get("sha256") != now.get("sha256"):
             raise DataError(
@@ -128,7 +130,7 @@ def check_same_data(plan: Plan, stored: Mapping[str, Any], where: str) -> None:
 
 
 def _data_text(identity: Mapping[str, Any]) -> str:
-    size = f"{identity['count']:,} digits" if "count" in identity else f"{identity.get('bytes', 0):,} bytes"
+    size = f"{identity['count']} digits" if "count" in identity else f"{identity.get('bytes', 0):,} bytes"
     return f"{identity.get('name', 'no file')} ({size}, SHA-256 {str(identity.get('sha256'))[:12]}…)"
 
 

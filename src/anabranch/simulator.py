@@ -109,6 +109,8 @@ def simulate(
         ("activation", activation, Activation),
     ):
         _check_kind(name, value, kind)
+    if progress is not None and not callable(progress):
+        raise ConfigError(f"progress is {progress!r}, but a function that takes a Progress is needed")
     seed = whole("seed", seed, 0, SEEDS - 1)
     chunk = whole("chunk", chunk, 1)
     rounds = None if rounds is None else whole("rounds", rounds, 1, 2**31 - 1)
@@ -165,7 +167,7 @@ class _Ending(NamedTuple):
     interrupted: bool
     record_ended: bool
     """The recorded activations ended before the stream."""
-    error: DataError | None
+    error: Exception | None
 
 
 def _train(
@@ -180,12 +182,18 @@ def _train(
     """Plays every chunk. While the compiled loop works on one, the next is made and the one before is counted."""
     samples: Chunk | None = first
     pending: Played | None = None
-    begun, record_ended, error, cut_short = 0, False, None, False
+    begun, record_ended, cut_short = 0, False, False
+    error: Exception | None = None
     with Interruptible() as ctrl_c:
         while samples is not None and not ctrl_c.pressed:
             if limit is not None and begun + samples.rows > limit:
                 samples, record_ended = samples._replace(rows=limit - begun), True
-            playing = loop.play(samples, decide(begun, samples), begun)
+            try:
+                active = decide(begun, samples)
+            except Exception as problem:  # a person's own activation failed: keep the rounds before
+                error = problem
+                break
+            playing = loop.play(samples, active, begun)
             begun += samples.rows
             if pending is not None:
                 tally.add(pending, progress)
@@ -217,7 +225,7 @@ def _finish(result: Result, tally: _Tally, ending: _Ending, rounds: int | None, 
         raise Interrupted(result)
     if ending.error is not None:
         result.stopped = str(ending.error)
-        ending.error.result = result
+        ending.error.result = result  # type: ignore[attr-defined]
         raise ending.error
     if ending.record_ended:
         result.stopped = f"the recorded activations ended after {done:,} rounds, and the stream goes on"
@@ -318,15 +326,8 @@ def _check_kind(name: str, value: object, kind: type) -> None:
         return
     if isinstance(value, type) and issubclass(value, kind):
         raise ConfigError(f"{name} is the class {value.__name__}: make one of it, such as {value.__name__}(...)")
-    raise ConfigError(f"{name} is {value!r}, but it must be a {kind.__name__} (anabranch.{_WHERE[kind]})")
-
-
-_WHERE: dict[type, str] = {
-    SplitModel: "SplitModel",
-    Stream: "streams.Stream",
-    Update: "Update",
-    Activation: "Activation",
-}
+    home = "anabranch.streams" if kind is Stream else "anabranch"
+    raise ConfigError(f"{name} is {value!r:.60}, but the type {home}.{kind.__name__} is needed")
 
 
 def _read_wire_dtype(wire_dtype: str, dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -10,6 +10,7 @@ nothing. Its window length is static, since it is the shape of a buffer.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Any, NamedTuple
 
@@ -23,6 +24,9 @@ from anabranch.checks import whole
 from anabranch.errors import ConfigError
 from anabranch.gradients import dense
 from anabranch.types import Flag, Round, Tree
+
+_LONGEST = 10_000_000
+"""A longer window would need more memory than a machine has."""
 
 
 class Window(NamedTuple):
@@ -94,7 +98,7 @@ class DLR(Update):
 
     >>> DLR(window=3, decay=0.5)
     DLR(window=3, decay=0.5, client_window=True)
-    >>> 1 / DLR(window=3, decay=0.5).scale    # W = 1 + 1/2 + 1/4
+    >>> round(1 / DLR(window=3, decay=0.5).scale, 6)    # W = 1 + 1/2 + 1/4
     1.75
     """
 
@@ -107,7 +111,7 @@ class DLR(Update):
     """``1/W``."""
 
     def __init__(self, window: int = 10, decay: float = 0.95, *, client_window: bool = True) -> None:
-        self.window = whole("update DLR: window", window, 1)
+        self.window = whole("update DLR: window", window, 1, _LONGEST)
         if not isinstance(decay, int | float | np.floating) or not 0 < decay < 1:
             raise ConfigError(
                 f"update DLR: decay is {decay!r}, but the attenuation coefficient α lies strictly between 0 and 1"
@@ -115,7 +119,8 @@ class DLR(Update):
         self.decay = float(decay)
         self.client_window = bool(client_window)
         self.oldest = self.decay**self.window
-        self.scale = 1 / sum(self.decay**i for i in range(self.window))
+        # W = (1 − α^l) / (1 − α), which loses no digits where α is near 1 in this form.
+        self.scale = (self.decay - 1) / math.expm1(self.window * math.log1p(self.decay - 1))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(window={self.window}, decay={self.decay}, client_window={self.client_window})"
@@ -190,7 +195,7 @@ class SLR(Update):
     window: int = eqx.field(static=True)
 
     def __init__(self, window: int = 10) -> None:
-        self.window = whole("update SLR: window", window, 1)
+        self.window = whole("update SLR: window", window, 1, _LONGEST)
 
     def __repr__(self) -> str:
         return f"SLR(window={self.window})"

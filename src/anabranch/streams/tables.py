@@ -181,7 +181,10 @@ def _count_classes(reader: Reader, target: int) -> int:
 
 def _label_column(reader: Reader, label: str) -> int:
     if len(reader.names) < 2:
-        raise DataError(f"{reader.path}: one column only, but a label and at least one feature are needed")
+        raise DataError(
+            f"{reader.path}: one column only, but a label and at least one feature are needed. Cells must be divided "
+            "by commas, and a file that is compressed or in Parquet must be named so (.gz, .parquet)"
+        )
     if label == "first":
         return 0
     if label == "last":
