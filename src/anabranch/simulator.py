@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from anabranch.activation import Activation, Full, Mask
 from anabranch.checks import whole
 from anabranch.chunks import Chunk, empty_chunk, read_chunks
-from anabranch.errors import ConfigError, DataError, Diverged, Interrupted, ModelError, nearest
+from anabranch.errors import ConfigError, Diverged, Interrupted, ModelError, nearest
 from anabranch.interrupt import Interruptible
 from anabranch.keys import SEEDS
 from anabranch.loop import Loop, Played
@@ -137,27 +137,29 @@ def simulate(
     compile_seconds = time.perf_counter() - started
 
     tally = _Tally(layout, update, rule.wire, keep_errors, every)
-    started = time.perf_counter()
-    ending = _train(loop, tally, first, chunks, decide, limit, progress)
-    seconds = time.perf_counter() - started
-
-    trained = trained_model(layout, loop.federation)
-    result = tally.result(
-        model=trained,
-        seconds=seconds,
-        compile_seconds=compile_seconds,
-        _measure=partial(measure_client_times, trained, layout, rule),
-        settings={
-            "model": _describe_model(model, layout, classes),
-            "stream": stream.describe(),
-            "update": repr(update),
-            "activation": repr(activation),
-            "learning_rate": repr(learning_rate) if optimiser is not None else np.asarray(learning_rate).tolist(),
-            "rounds": rounds,
-            "seed": seed,
-            "wire_dtype": wire_dtype,
-        },
-    )
+    with Interruptible() as ctrl_c:  # until the result is there, since Ctrl-C must not lose it
+        started = time.perf_counter()
+        ending = _train(loop, tally, first, chunks, decide, limit, progress, ctrl_c)
+        seconds = time.perf_counter() - started
+        trained = trained_model(layout, loop.federation)
+        result = tally.result(
+            model=trained,
+            seconds=seconds,
+            compile_seconds=compile_seconds,
+            _measure=partial(measure_client_times, trained, layout, rule),
+            settings={
+                "model": _describe_model(model, layout, classes),
+                "stream": stream.describe(),
+                "update": repr(update),
+                "activation": repr(activation),
+                "learning_rate": repr(learning_rate) if optimiser is not None else np.asarray(learning_rate).tolist(),
+                "rounds": rounds,
+                "seed": seed,
+                "wire_dtype": wire_dtype,
+            },
+        )
+        if ctrl_c.pressed:
+            ending = ending._replace(interrupted=True)
     return _finish(result, tally, ending, rounds, rule.wire)
 
 
@@ -178,40 +180,36 @@ def _train(
     decide: Callable[[int, Chunk], Mask],
     limit: int | None,
     progress: Callable[[Progress], None] | None,
+    ctrl_c: Interruptible,
 ) -> _Ending:
     """Plays every chunk. While the compiled loop works on one, the next is made and the one before is counted."""
     samples: Chunk | None = first
     pending: Played | None = None
-    begun, record_ended, cut_short = 0, False, False
+    begun, record_ended, interrupted = 0, False, False
     error: Exception | None = None
-    with Interruptible() as ctrl_c:
-        while samples is not None and not ctrl_c.pressed:
-            if limit is not None and begun + samples.rows > limit:
-                samples, record_ended = samples._replace(rows=limit - begun), True
-            try:
-                active = decide(begun, samples)
-            except Exception as problem:  # a person's own activation failed: keep the rounds before
-                error = problem
-                break
+    while samples is not None and not ctrl_c.pressed:
+        if limit is not None and begun + samples.rows > limit:
+            samples, record_ended = samples._replace(rows=limit - begun), True
+        try:  # a person's own activation, stream or progress may fail: the rounds before are kept
+            active = decide(begun, samples)
             playing = loop.play(samples, active, begun)
             begun += samples.rows
-            if pending is not None:
-                tally.add(pending, progress)
-            pending = playing
+            counted, pending = pending, playing
+            if counted is not None:
+                tally.add(counted, progress)
             if record_ended or tally.trouble:
                 break
-            try:
-                with ctrl_c.at_once():
-                    samples = next(chunks, None)
-            except DataError as problem:
-                error = problem
-                break
-            except KeyboardInterrupt:
-                cut_short = True
-                break
-        if pending is not None and not tally.trouble:
-            tally.add(pending, progress)
-        return _Ending(bool(ctrl_c.pressed) or cut_short, record_ended, error)
+            with ctrl_c.at_once():
+                samples = next(chunks, None)
+        except KeyboardInterrupt:
+            interrupted = True
+            break
+        except Exception as problem:
+            error = problem
+            break
+    if pending is not None and not tally.trouble:
+        tally.add(pending, progress if error is None else None)
+    return _Ending(interrupted, record_ended, error)
 
 
 def _finish(result: Result, tally: _Tally, ending: _Ending, rounds: int | None, wire: np.dtype[Any]) -> Result:
