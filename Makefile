@@ -21,7 +21,7 @@ test: $(VENV)/test.stamp
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks.bench

@@ -1,6 +1,6 @@
 """Measures the simulator on one pinned core, everything in one run and interleaved, and prints JSON lines.
 
-``make bench``, or ``python -m benchmarks.bench [--quick]``. Each time is the best of several repetitions, taken in
+``make bench``, or ``python -m benchmarks.bench [--quick] [--clients 4]``. Each time is the best of several repetitions, taken in
 turns, so that what else the machine does falls on all alike. The last lines hold the measured ratios against the
 floors that the project sets itself; nothing fails when one is missed.
 """
@@ -40,7 +40,11 @@ UPDATES = {
     "SLR l=10": ab.SLR(10),
 }
 EAGER_ROUNDS = {"OGD": 600, "DLR l=10": 400, "DLR l=100": 100, "SLR l=10": 400}
-PARAMETERS = {clients: 784 * 64 + clients * 64 + 64 * clients * 256 + 256 + 2570 for clients in (4, 8, 16)}
+
+
+def parameters(clients: int) -> int:
+    """How many numbers the i-MNIST model has."""
+    return 784 * 64 + clients * 64 + 64 * clients * 256 + 256 + 2570
 
 
 class Free(Stream):
@@ -105,7 +109,11 @@ def peak_memory(rounds: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few rounds, to see that it works")
-    quick = parser.parse_args().quick
+    parser.add_argument(
+        "--clients", type=int, nargs="+", default=[4, 8, 16], help="for how many clients (4 among them)"
+    )
+    options = parser.parse_args()
+    quick, sizes = options.quick, sorted({4, *options.clients})
     rounds, repetitions = (2_000, 1) if quick else (20_000, 5)
     warnings.simplefilter("ignore", ab.streams.DigitsNotice)
     torch.set_num_threads(1)
@@ -115,8 +123,8 @@ def main() -> None:
     )  # fmt: skip
 
     digits = ab.streams.load_digits()
-    streams = {clients: ab.streams.imnist(clients=clients, digits=digits) for clients in (4, 8, 16)}
-    models = {clients: ab.models.imnist(clients=clients) for clients in (4, 8, 16)}
+    streams = {clients: ab.streams.imnist(clients=clients, digits=digits) for clients in sizes}
+    models = {clients: ab.models.imnist(clients=clients) for clients in sizes}
 
     def simulate(name: str, clients: int, stream: Stream) -> ab.Result:
         return ab.simulate(
@@ -131,16 +139,16 @@ def main() -> None:
                 return
 
     calls: dict[Any, Callable[[], Any]] = {}
-    for name, clients in itertools.product(UPDATES, (4, 8, 16)):
+    for name, clients in itertools.product(UPDATES, sizes):
         calls["simulate", name, clients] = lambda n=name, c=clients: simulate(n, c, streams[c])
     calls["free stream", "DLR l=10", 4] = lambda: simulate("DLR l=10", 4, Free(streams[4]))
     calls["stream", "i-MNIST", 4] = lambda: read(streams[4])
     calls["stream", "i-MNIST, drifting", 4] = lambda: read(ab.streams.Drift(streams[4]))
-    for name, clients in itertools.product(("OGD", "DLR l=10"), (4, 8, 16)):
-        touched = np.ones(PARAMETERS[clients] * (1 if name == "OGD" else 2), np.float32)
+    for name, clients in itertools.product(("OGD", "DLR l=10"), sizes):
+        touched = np.ones(parameters(clients) * (1 if name == "OGD" else 2), np.float32)
         calls["roofline", name, clients] = lambda a=touched: [np.multiply(a, 1.0, out=a) for _ in range(rounds // 10)]
     counts = {key: rounds // 10 if key[0] == "roofline" else rounds for key in calls}
-    for name, clients in itertools.product(EAGER_ROUNDS, (4, 8, 16)):
+    for name, clients in itertools.product(EAGER_ROUNDS, sizes):
         if clients == 4 or name in ("OGD", "DLR l=10"):
             counts["eager", name, clients] = max(20, EAGER_ROUNDS[name] // (10 if quick else 1))
             calls["eager", name, clients] = eager_run(name, clients, counts["eager", name, clients])

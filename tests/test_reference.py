@@ -79,7 +79,7 @@ problem = st.fixed_dictionaries(
 @pytest.mark.parametrize("path", MODULES)
 @pytest.mark.parametrize("name", ["OGD", "DLR", "SLR"])
 @settings(
-    max_examples=5,
+    max_examples=4,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # each example compiles, and shrinking would take minutes
 )

@@ -130,7 +130,8 @@ def check_same_data(plan: Plan, stored: Mapping[str, Any], where: str) -> None:
 
 
 def _data_text(identity: Mapping[str, Any]) -> str:
-    size = f"{identity['count']} digits" if "count" in identity else f"{identity.get('bytes', 0):,} bytes"
+    count = identity.get("count")
+    size = f"{count:,} digits" if isinstance(count, int) else f"{identity.get('bytes', 0):,} bytes"
     return f"{identity.get('name', 'no file')} ({size}, SHA-256 {str(identity.get('sha256'))[:12]}…)"
 
 
