@@ -1,8 +1,8 @@
 """Measures the simulator on one pinned core, everything in one run and interleaved, and prints JSON lines.
 
-``make bench``, or ``python -m benchmarks.bench [--quick] [--clients 4]``. Each time is the best of several repetitions, taken in
-turns, so that what else the machine does falls on all alike. The last lines hold the measured ratios against the
-floors that the project sets itself; nothing fails when one is missed.
+``make bench``, or ``python -m benchmarks.bench [--quick] [--clients 4]``. Each time is the best of several repetitions,
+taken in turns, so that what else the machine does falls on all alike. The last lines hold the measured ratios against
+the floors that the project sets itself; nothing fails when one is missed.
 """
 
 from __future__ import annotations
