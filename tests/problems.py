@@ -13,7 +13,7 @@ from anabranch.layers import MLP
 
 
 class Plain(eqx.Module):
-    """A perceptron that no one recognises as dense layers: its gradient takes the general path."""
+    """A perceptron that no one recognises as products with vectors: its gradient takes the general path."""
 
     weights: list[jax.Array]
     biases: list[jax.Array]
@@ -21,7 +21,7 @@ class Plain(eqx.Module):
 
     def __call__(self, x):
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = x @ weight + bias
+            x = (x[:, None] * weight).sum(axis=0) + bias
             x = jax.nn.relu(x) if self.relu_last or i + 1 < len(self.weights) else x
         return x
 
