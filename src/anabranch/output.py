@@ -5,19 +5,17 @@ from __future__ import annotations
 import csv
 import errno
 import io
-import json
-import math
-import os
 import shlex
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch.errors import OutputError
+from anabranch.files import json_values, replace_file, to_json, writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,10 +118,10 @@ def write(folder: Path, result: Result, origin: Origin | None = None) -> dict[st
         CURVE: curve_csv(result).encode(),
         PICTURE: _png(draw_curve(result, title)),
     }
-    with _writing(folder):
+    with writing("result", folder):
         (folder / RESULT).unlink(missing_ok=True)
         for name, content in contents.items():
-            _replace(folder / name, content)
+            replace_file(folder / name, content)
     described = report(folder, result, origin)
     rewrite(folder, described)
     return described
@@ -131,8 +129,8 @@ def write(folder: Path, result: Result, origin: Origin | None = None) -> dict[st
 
 def rewrite(folder: Path, described: Mapping[str, Any]) -> None:
     """Writes ``result.json`` alone, with what `report` returned."""
-    with _writing(folder):
-        _replace(folder / RESULT, to_json(described).encode())
+    with writing("result", folder):
+        replace_file(folder / RESULT, to_json(described).encode())
 
 
 def report(folder: Path, result: Result, origin: Origin | None = None) -> dict[str, Any]:
@@ -150,17 +148,12 @@ def report(folder: Path, result: Result, origin: Origin | None = None) -> dict[s
             "config": origin.config,
             "data": origin.data,
         }
-    return _strict(described)
+    return json_values(described)
 
 
 def untimed(result: Result) -> Result:
     """The same result with no client timed: its seconds are NaN, in ``result.json`` null."""
     return replace(result, _measure=None)
-
-
-def to_json(described: Mapping[str, Any]) -> str:
-    """The text of ``result.json``."""
-    return json.dumps(described, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def curve_csv(result: Result) -> str:
@@ -245,44 +238,3 @@ def _make(folder: Path) -> Folder:
         raise OutputError(
             f"cannot write a result into {folder}: {error.strerror or error}; name another folder"
         ) from error
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Within it, a file that cannot be written is an OutputError that names the folder."""
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"cannot write the result into {folder}: {error.strerror or error}") from error
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Writes a file through a temporary one beside it, so that it is never there in part."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _strict(value: Any) -> Any:
-    """The value in JSON's types; a custom stream's description may hold others."""
-    if hasattr(value, "tolist"):  # of NumPy or JAX
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): _strict(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
