@@ -1,0 +1,1 @@
+"""The paper's tables and figures: a file for each experiment, which reads like its caption."""

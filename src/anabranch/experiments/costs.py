@@ -1,0 +1,58 @@
+"""The clients' computing time, measured once for each kind of client and multiplied out for every trial."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from anabranch.config import Config
+from anabranch.experiments.experiment import Run
+from anabranch.files import replace_file, to_json, writing
+from anabranch.sweep.trial import Record, digest, portable
+
+FILE = "client_times.json"
+
+
+class ClientCosts:
+    """Seconds of one `encode` and of one `client_step`, for each client of a configuration.
+
+    They depend on the model, the update and the wire, and on this machine; so they are measured here, when no trial
+    is running, and kept in a file of the results' folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            self._times = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self._times = {}
+
+    def measure(self, configs: Sequence[Config]) -> None:
+        """Times those that were not timed before."""
+        missing = {_kind(config): config for config in configs if _kind(config) not in self._times}
+        for kind, config in missing.items():
+            self._times[kind] = _time(config)
+        if missing:
+            with writing("clients' times", self._folder):
+                replace_file(self._folder / FILE, to_json(self._times).encode())
+
+    def seconds(self, run: Run, record: Record) -> float:
+        """Of all clients together, over the whole trial."""
+        times: Mapping[str, list[float]] = self._times[_kind(run.config)]
+        each = zip(times["encode"], times["step"], record["activation_rate"], strict=True)
+        return record["rounds"] * sum(encode + step * rate for encode, step, rate in each)
+
+
+def _kind(config: Config) -> str:
+    values = portable(config)
+    return digest(
+        {"stream": values["stream"]["name"]} | {key: values[key] for key in ("model", "update", "wire_dtype")}
+    )
+
+
+def _time(config: Config) -> dict[str, list[float]]:
+    from anabranch import runner
+
+    encode, step = runner.run(config.model_copy(update={"rounds": 1, "report_every": None})).client_times
+    return {"encode": encode.tolist(), "step": step.tolist()}

@@ -1,0 +1,152 @@
+"""Makes experiments: tunes, runs every trial once, and writes tables and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from anabranch.config import Config
+from anabranch.errors import ConfigError
+from anabranch.experiments import summary
+from anabranch.experiments.costs import ClientCosts
+from anabranch.experiments.experiment import Experiment, Run, rows_of
+from anabranch.experiments.study import Method, Problem, Study
+from anabranch.experiments.tuning import choose, present_tuning, tuned_pairs, tuning_runs
+from anabranch.result import versions
+from anabranch.sweep.folder import TrialFolder
+from anabranch.sweep.parallel import Backend
+from anabranch.sweep.run import SweepProgress, run_trials
+from anabranch.sweep.trial import Record, Trial
+
+
+class Stage(NamedTuple):
+    """What is being done."""
+
+    name: str
+    """Such as ``"tuning"``."""
+    progress: SweepProgress | None
+    """How far its trials are, where it has trials."""
+
+
+class Reproduced(NamedTuple):
+    """What came of it."""
+
+    summaries: list[dict[str, Any]]
+    """Of the experiments that are complete."""
+    failed: dict[str, str]
+    """The trials that failed: what they were, and why."""
+
+
+def reproduce(
+    experiments: Sequence[Experiment],
+    study: Study,
+    folder: Path,
+    backend: Backend,
+    progress: Callable[[Stage], None] = lambda stage: None,
+) -> Reproduced:
+    """Makes the tables and pictures of the experiments, in ``folder``; trials that are there are not run again.
+
+    Raises:
+        ConfigError: where the folder holds results of other versions or of another size.
+        DataError: where data is missing or broken.
+        OutputError: where something cannot be written.
+    """
+    progress(Stage("reading data", None))
+    study = with_rows(study, experiments)
+    common = {"versions": versions(), "rounds": study.rounds, "seeds": study.seeds or "as each experiment asks"}
+    work = _Work(TrialFolder(folder, common), backend, progress)
+
+    pairs = tuned_pairs(experiments)
+    tuning = tuning_runs(study, pairs)
+    tuned = work.do("tuning", tuning)
+    if tuned is None:
+        return Reproduced([], work.failed)
+    chosen = choose(pairs, tuning, tuned)
+    study = replace(study, rates=chosen)
+
+    grids = {experiment.name: experiment.runs(study) for experiment in experiments}
+    work.do("training", [run for runs in grids.values() for run in runs])
+    found = {name: work.found(runs) for name, runs in grids.items()}
+
+    progress(Stage("timing the clients", None))
+    costs = ClientCosts(folder)
+    costs.measure([run.config for name, runs in grids.items() if found[name] for run in runs])
+
+    progress(Stage("writing", None))
+    rows = rows_of(tuning, tuned, [0.0] * len(tuned))
+    shown = present_tuning(study, rows, chosen)
+    summaries = [summary.write(folder, "tuning", "not in the paper", study, shown, tuning, tuned)] if pairs else []
+    for experiment in experiments:
+        runs, records = grids[experiment.name], found[experiment.name]
+        if records is not None:
+            rows = rows_of(runs, records, map(costs.seconds, runs, records))
+            shown = experiment.present(study, rows)
+            summaries.append(summary.write(folder, experiment.name, experiment.paper, study, shown, runs, records))
+    return Reproduced(summaries, work.failed)
+
+
+class _Work:
+    """Runs trials, and finds their records again."""
+
+    def __init__(self, folder: TrialFolder, backend: Backend, progress: Callable[[Stage], None]) -> None:
+        self._folder, self._backend, self._progress = folder, backend, progress
+        self._data: dict[str, dict[str, Any]] = {}
+        self._records: dict[str, Record] = {}
+        self.failed: dict[str, str] = {}
+
+    def do(self, stage: str, runs: Sequence[Run]) -> list[Record] | None:
+        """The runs' records; None where a trial failed."""
+        trials = {trial.key: trial for trial in map(self._trial, runs)}
+        sweep = run_trials(
+            list(trials.values()),
+            self._folder,
+            self._backend,
+            lambda progress: self._progress(Stage(stage, progress)),
+        )
+        self._records |= sweep.records
+        titles = {self._trial(run).key: run.config.title() for run in runs}
+        self.failed |= {f"{titles[key]} ({key})": error for key, error in sweep.failed.items()}
+        return self.found(runs)
+
+    def found(self, runs: Sequence[Run]) -> list[Record] | None:
+        """The runs' records; None where one is missing."""
+        records = [self._records.get(self._trial(run).key) for run in runs]
+        complete = [record for record in records if record is not None]
+        return complete if len(complete) == len(records) else None
+
+    def _trial(self, run: Run) -> Trial:
+        stream = run.config.stream.model_dump_json()
+        if stream not in self._data:
+            self._data[stream] = _identity(run.config)
+        return Trial(run.config, self._data[stream])
+
+
+def with_rows(study: Study, experiments: Sequence[Experiment]) -> Study:
+    """The study with the number of rows of each table that the experiments need.
+
+    Raises:
+        ConfigError: where no file is given for one of them.
+    """
+    needed = {name for experiment in experiments for name in experiment.problems()} - {"imnist"}
+    missing = sorted(needed - set(study.files))
+    if missing:
+        raise ConfigError(
+            " ".join(f"{name} needs a file: name it with --{name} FILE ({name.upper()}.csv[.gz])." for name in missing)
+        )
+    return replace(study, rows={name: _count_rows(study, name) for name in needed})
+
+
+def _count_rows(study: Study, name: str) -> int:
+    from anabranch import runner
+
+    config = study.config(Problem(name), Method("OGD", "Full"), learning_rate=0.0, rounds=1)
+    return sum(len(block.y) for block in runner.build(config).stream.blocks())
+
+
+def _identity(config: Config) -> dict[str, Any]:
+    """What identifies the data of every trial that reads the same stream."""
+    from anabranch import runner
+
+    return runner.build(config).data

@@ -1,0 +1,144 @@
+"""The files of an experiment: ``summary.json``, a CSV file for each table and a PNG file for each picture."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anabranch.experiments.experiment import Presentation, Run, Table
+from anabranch.experiments.study import ROUNDS, Study
+from anabranch.files import json_values, replace_file, to_json, writing
+from anabranch.result import versions
+from anabranch.sweep.trial import Record
+
+SUMMARY = "summary.json"
+KEPT = (
+    "key",
+    "data",
+    "rounds",
+    "accumulated_error",
+    "run_time_error",
+    "diverged",
+    "activation_rate",
+    "bytes_up",
+    "bytes_down",
+    "regret",
+    "cpu_seconds",
+    "curve",
+)
+"""Of a trial's record, what the summary has; its configuration and versions are those of the summary."""
+
+
+def write(
+    folder: Path,
+    name: str,
+    paper: str,
+    study: Study,
+    shown: Presentation,
+    runs: Sequence[Run],
+    records: Sequence[Record],
+) -> dict[str, Any]:
+    """Writes the files of an experiment into ``folder / name``, and returns the summary.
+
+    Raises:
+        OutputError: where a file cannot be written.
+    """
+    place = folder / name
+    scale = scale_text(study)
+    summary = json_values(
+        {
+            "name": name,
+            "paper": paper,
+            "command": command(name, study),
+            "scale": {"rounds": study.rounds, "seeds": study.seeds, "text": scale},
+            "tables": [_table(table, scale) for table in shown.tables],
+            "pictures": [{"file": f"{each.name}.png", "caption": each.caption + scale} for each in shown.pictures],
+            "notes": shown.notes,
+            "versions": versions(),
+            "machine": machine(),
+            "runs": [
+                {"labels": run.labels, "seed": run.config.seed, **{key: record.get(key) for key in KEPT}}
+                for run, record in zip(runs, records, strict=True)
+            ],
+        }
+    )
+    with writing("results", place):
+        place.mkdir(parents=True, exist_ok=True)
+        (place / SUMMARY).unlink(missing_ok=True)  # where it is there, the others are complete
+        for table in shown.tables:
+            replace_file(place / f"{table.name}.csv", _csv(table).encode())
+        for picture in shown.pictures:
+            replace_file(place / f"{picture.name}.png", _png(picture.figure))
+        replace_file(place / SUMMARY, to_json(summary).encode())
+    return summary
+
+
+def scale_text(study: Study) -> str:
+    """What is added to each caption where an experiment is smaller than the paper's.
+
+    >>> scale_text(Study(rounds=20_000, seeds=1))
+    ' (scaled down: 20,000 rounds where the paper has 2,000,000; 1 seed)'
+    """
+    parts = []
+    if study.rounds != ROUNDS:
+        parts.append(f"{study.rounds:,} rounds where the paper has {ROUNDS:,}")
+    if study.seeds is not None:
+        parts.append(f"{study.seeds} seed{'s' if study.seeds != 1 else ''}")
+    return f" (scaled {'up' if study.rounds > ROUNDS else 'down'}: {'; '.join(parts)})" if parts else ""
+
+
+def command(name: str, study: Study) -> str:
+    """The command that makes it again; data files are named by the person.
+
+    >>> command("drift", Study(seeds=1))
+    'anabranch reproduce drift --seeds 1'
+    """
+    words = ["anabranch reproduce", name]
+    if study.rounds != ROUNDS:
+        words.append(f"--rounds {study.rounds}")
+    if study.seeds is not None:
+        words.append(f"--seeds {study.seeds}")
+    return " ".join(words)
+
+
+def machine() -> dict[str, Any]:
+    """The processor's name, where the system tells it, and how many cores there are."""
+    name = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
+        name = names[0] if names else name
+    return {"processor": name, "cores": os.cpu_count()}
+
+
+def _table(table: Table, scale: str) -> dict[str, Any]:
+    return {
+        "name": table.name,
+        "caption": table.caption + scale,
+        "columns": [column._asdict() for column in table.columns],
+        "rows": [{column.key: row.get(column.key) for column in table.columns} for row in table.rows],
+    }
+
+
+def _csv(table: Table) -> str:
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow([column.key for column in table.columns])
+    for row in table.rows:
+        lines.writerow([_cell(row, column.key) for column in table.columns])
+    return text.getvalue()
+
+
+def _cell(row: Mapping[str, Any], key: str) -> Any:
+    return "" if row.get(key) is None else row[key]
+
+
+def _png(figure: Any) -> bytes:
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", metadata={"Software": None})
+    return picture.getvalue()

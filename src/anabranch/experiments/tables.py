@@ -1,0 +1,74 @@
+"""The paper's table of a trial's performance, with the paper's own numbers beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anabranch.experiments.experiment import Column, Row, Table, Value, mean
+from anabranch.experiments.paper import number
+from anabranch.traffic import MB
+
+PAPER_BYTES, FULL_MEGABYTES = 2, 4 * 64 * 2_000_000 * 2 / MB
+"""The paper's totals are those of two bytes an element: so many MB one way for 2,000,000 rounds of 4 clients × 64."""
+
+
+def performance(name: str, caption: str, rows: Sequence[Row], label: str, paper: str) -> Table:
+    """Error, computing time and traffic of each row, and the paper's.
+
+    Args:
+        rows: one line each, in this order.
+        label: which of a row's labels heads its line.
+        paper: under which experiment the paper's numbers are.
+    """
+    columns = [
+        Column("row", label),
+        Column("rate", "learning rate", "g"),
+        Column("error", "accumulated error", ".4f"),
+        Column("spread", "min–max over seeds"),
+        Column("paper_error", "paper", ".4f"),
+        Column("difference", "difference", "+.4f"),
+        Column("last_error", "last run-time error", ".4f"),
+        Column("activated", "activated", ".3f"),
+        Column("seconds", "client s", ".1f"),
+        Column("paper_seconds", "paper", ".0f"),
+        Column("megabytes", "MB at 2 bytes", ",.2f"),
+        Column("paper_megabytes", "paper", ",.2f"),
+    ]
+    lines = [_line(row, str(row.labels[label]), paper) for row in rows]
+    kept = [column for column in columns if any(line[column.key] is not None for line in lines)]
+    return Table(name, caption, kept, lines)
+
+
+def _line(row: Row, title: str, paper: str) -> dict[str, Value]:
+    error, paper_error = error_of(row), number(paper, title, "error")
+    megabytes = mean(PAPER_BYTES / 4 * (sum(r["bytes_up"]) + sum(r["bytes_down"])) / MB for r in row.records)
+    return {
+        "row": title,
+        "rate": row.records[0]["config"]["learning_rate"],
+        "error": error,
+        "spread": spread(row),
+        "paper_error": paper_error,
+        "difference": None if error is None or paper_error is None else error - paper_error,
+        "last_error": None if error is None else mean(record["run_time_error"] for record in row.records),
+        "activated": mean(mean(record["activation_rate"]) for record in row.records),
+        "seconds": row.client_seconds,
+        "paper_seconds": number(paper, title, "seconds"),
+        "megabytes": megabytes,
+        "paper_megabytes": number(paper, title, "megabytes"),
+    }
+
+
+def error_of(row: Row) -> float | None:
+    """The mean accumulated error over the seeds, or None where any of them diverged."""
+    if any(record["diverged"] is not None for record in row.records):
+        return None
+    return mean(record["accumulated_error"] for record in row.records)
+
+
+def spread(row: Row) -> str:
+    """The least and the greatest accumulated error over the seeds, or where they diverged."""
+    diverged = [record["diverged"] for record in row.records if record["diverged"] is not None]
+    if diverged:
+        return f"{len(diverged)} of {len(row.records)} diverged, first in round {min(diverged):,}"
+    errors = [record["accumulated_error"] for record in row.records]
+    return "one seed" if len(errors) == 1 else f"{min(errors):.4f}–{max(errors):.4f}"

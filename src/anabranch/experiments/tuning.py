@@ -1,0 +1,72 @@
+"""Chooses each method's learning rate: the same grid and the same rounds for all, on a stream that no final trial sees.
+
+The paper says which values it tried and not which it took. What is chosen has the least accumulated error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from anabranch.experiments.experiment import Column, Experiment, Presentation, Row, Run, Table, Value
+from anabranch.experiments.study import TUNING_SEED, Method, Problem, Study
+from anabranch.experiments.tables import error_of
+from anabranch.sweep.trial import Record
+
+Pair = tuple[Problem, Method]
+
+
+def tuned_pairs(experiments: Sequence[Experiment]) -> list[Pair]:
+    """Whose learning rates these experiments need."""
+    pairs = (
+        (problem, method) for experiment in experiments for problem, methods in experiment.tunes for method in methods
+    )
+    return list(dict.fromkeys(pairs))
+
+
+def tuning_runs(study: Study, pairs: Sequence[Pair]) -> list[Run]:
+    """Every learning rate of the grid, for each problem and method."""
+    return [
+        Run(
+            {"problem": str(problem), "method": str(method), "learning rate": rate},
+            study.config(problem, method, seed=TUNING_SEED, learning_rate=rate, rounds=study.tuning_rounds_of(problem)),
+        )
+        for problem, method in pairs
+        for rate in problem.learning_rates
+    ]
+
+
+def choose(pairs: Sequence[Pair], runs: Sequence[Run], records: Sequence[Record]) -> dict[Pair, float]:
+    """The learning rate with the least accumulated error, for each problem and method; one that diverged is out."""
+    errors: dict[tuple[Value, Value], list[tuple[float, float]]] = {}
+    for run, record in zip(runs, records, strict=True):
+        if record["diverged"] is None:
+            found = errors.setdefault((run.labels["problem"], run.labels["method"]), [])
+            found.append((record["accumulated_error"], float(run.labels["learning rate"] or 0)))
+    return {
+        (problem, method): min(errors.get((str(problem), str(method)), [(1.0, min(problem.learning_rates))]))[1]
+        for problem, method in pairs
+    }
+
+
+def present_tuning(study: Study, rows: Sequence[Row], chosen: Mapping[Pair, float]) -> Presentation:
+    """The whole grid: a table for each problem, with a row for each method."""
+    tables = []
+    for problem in dict.fromkeys(problem for problem, _ in chosen):
+        columns = [Column("row", "method")]
+        columns += [Column(f"{rate:g}", f"η = {rate:g}", ".4f") for rate in problem.learning_rates]
+        columns.append(Column("chosen", "chosen", "g"))
+        lines = []
+        for (of, method), rate in chosen.items():
+            if of == problem:
+                some = [row for row in rows if row.labels["problem"] == str(problem)]
+                errors: dict[str, Value] = {
+                    f"{row.labels['learning rate']:g}": error_of(row)
+                    for row in some
+                    if row.labels["method"] == str(method)
+                }
+                lines.append({"row": str(method), **errors, "chosen": rate})
+        name = f"tuning-{problem.name}-{'drifting' if problem.drifting else 'stationary'}"
+        rounds = study.tuning_rounds_of(problem)
+        caption = f"Accumulated error after {rounds:,} rounds of tuning, {problem}; empty where the loss diverged"
+        tables.append(Table(name, caption, columns, lines))
+    return Presentation(tables)
