@@ -13,6 +13,7 @@ from anabranch.experiments import (
     drift,
     higgs,
     probability,
+    regret,
     stationary,
     susy,
     threshold,
@@ -34,6 +35,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         higgs,
         clients,
         activated,
+        regret,
     )
 }
 """In the order of the paper."""

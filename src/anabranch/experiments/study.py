@@ -87,6 +87,8 @@ class Study:
     """How many rows each table has."""
     rates: Mapping[tuple[Problem, Method], float] = field(default_factory=dict)
     """What tuning chose."""
+    dry: bool = False
+    """Whether the runs are only counted: no data is read, and a learning rate that was not chosen is any."""
 
     def seeds_of(self, usual: int) -> range:
         """The seeds of an experiment that usually has so many."""
@@ -102,7 +104,8 @@ class Study:
 
     def rate(self, problem: Problem, method: Method) -> float:
         """The learning rate that was chosen for a method; with more clients, the one for four."""
-        return self.rates[Problem(problem.name, problem.drifting), method]
+        chosen = Problem(problem.name, problem.drifting), method
+        return self.rates.get(chosen, 0.0) if self.dry else self.rates[chosen]
 
     def config(
         self,
@@ -124,7 +127,7 @@ class Study:
             if self.data_dir is not None:
                 stream["data_dir"] = str(self.data_dir)
         else:
-            stream |= {"path": str(self.files[problem.name]), "shuffle_buffer": SHUFFLE_BUFFER}
+            stream |= {"path": str(self.files.get(problem.name, problem.name)), "shuffle_buffer": SHUFFLE_BUFFER}
         values = {
             "rounds": self.rounds_of(problem) if rounds is None else rounds,
             "seed": seed,

@@ -1,0 +1,59 @@
+"""An estimate of the smoothness constant ``L``: the largest curvature found."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from anabranch.compiling import compiled
+from anabranch.models import SplitModel
+from anabranch.types import Tree
+
+
+def estimate_smoothness(
+    model: SplitModel, x: Float[Array, "n d"], y: Int[Array, " n"], widths: tuple[int, ...], steps: int = 20
+) -> float:
+    """The largest absolute eigenvalue of the Hessian of ``f^t``, over the samples, by power iteration.
+
+    It is a lower bound of ``L``: other samples and parameters may be steeper. Where a model has ReLUs its gradient
+    jumps, and no ``L`` exists.
+
+    >>> from anabranch.models import linear
+    >>> model = linear([2, 1], 2, seed=0)
+    >>> x, y = jnp.array([[1.0, 0.0, 2.0]]), jnp.array([0])
+    >>> round(estimate_smoothness(model, x, y, (2, 1)), 3)    # (‖x‖² + 1) / 2, at equal odds
+    3.0
+    """
+    trained, rest = eqx.partition(model, eqx.is_inexact_array)
+    return float(_largest(trained, rest, x, y, widths, steps))
+
+
+@compiled
+def _largest(trained: Tree, rest: Tree, x: Array, y: Array, widths: tuple[int, ...], steps: int) -> Array:
+    def loss(trained: Tree, sample: Array, label: Array) -> Array:
+        whole = eqx.combine(trained, rest)
+        parts = jnp.split(sample, [sum(widths[: i + 1]) for i in range(len(widths) - 1)])
+        embeddings = [client(part) for client, part in zip(whole.clients, parts, strict=True)]
+        return optax.softmax_cross_entropy_with_integer_labels(whole.server(jnp.concatenate(embeddings)), label)
+
+    def curvature(sample: Array, label: Array, key: Array) -> Array:
+        gradient = jax.grad(lambda trained: loss(trained, sample, label))
+        leaves, structure = jax.tree.flatten(trained)
+        keys = jax.random.split(key, len(leaves))
+        start = [jax.random.normal(k, leaf.shape, leaf.dtype) for k, leaf in zip(keys, leaves, strict=True)]
+
+        def step(_: Array, carry: tuple[Tree, Array]) -> tuple[Tree, Array]:
+            direction, _ = carry
+            product = jax.jvp(gradient, (trained,), (direction,))[1]
+            norm = optax.tree.norm(product)
+            return jax.tree.map(lambda leaf: leaf / jnp.maximum(norm, 1e-20), product), norm
+
+        first = jax.tree.unflatten(structure, start)
+        size = optax.tree.norm(first)
+        direction = jax.tree.map(lambda leaf: leaf / size, first)
+        return jax.lax.fori_loop(0, steps, step, (direction, jnp.zeros((), x.dtype)))[1]
+
+    return jax.vmap(curvature)(x, y, jax.random.split(jax.random.key(0), len(y))).max()
