@@ -56,4 +56,5 @@ EXPERIMENT = Experiment(
     runs,
     present,
     tunes=[(IMNIST_DRIFT, [Method("DLR", "Random"), Method("DLR", "Event")])],
+    timed=False,
 )

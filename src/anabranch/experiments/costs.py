@@ -38,8 +38,10 @@ class ClientCosts:
                 replace_file(self._folder / FILE, to_json(self._times).encode())
 
     def seconds(self, run: Run, record: Record) -> float:
-        """Of all clients together, over the whole trial."""
-        times: Mapping[str, list[float]] = self._times[_kind(run.config)]
+        """Of all clients together, over the whole trial; NaN where they were not timed."""
+        times: Mapping[str, list[float]] | None = self._times.get(_kind(run.config))
+        if times is None:
+            return float("nan")
         each = zip(times["encode"], times["step"], record["activation_rate"], strict=True)
         return record["rounds"] * sum(encode + step * rate for encode, step, rate in each)
 

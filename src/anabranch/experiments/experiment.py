@@ -30,7 +30,7 @@ class Row(NamedTuple):
     labels: Mapping[str, Value]
     records: tuple[Record, ...]
     client_seconds: float
-    """Computing time of all clients together, mean over the seeds."""
+    """Computing time of all clients together, mean over the seeds; NaN where the experiment is not timed."""
 
 
 class Column(NamedTuple):
@@ -82,6 +82,8 @@ class Experiment:
     present: Callable[[Study, list[Row]], Presentation]
     tunes: Sequence[tuple[Problem, Sequence[Method]]] = ()
     """Whose learning rates must be chosen before."""
+    timed: bool = True
+    """Whether its tables have the clients' computing time."""
 
     def problems(self) -> set[str]:
         """The names of the problems that it needs data for."""

@@ -61,4 +61,5 @@ EXPERIMENT = Experiment(
     "Dynamic local regret and convex regret against their bounds",
     runs,
     present,
+    timed=False,
 )

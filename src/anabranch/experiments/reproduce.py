@@ -15,9 +15,10 @@ from anabranch.experiments.experiment import Experiment, Run, rows_of
 from anabranch.experiments.study import Method, Problem, Study
 from anabranch.experiments.tuning import choose, present_tuning, tuned_pairs, tuning_runs
 from anabranch.result import versions
+from anabranch.sweep.backend import Backend
 from anabranch.sweep.folder import TrialFolder
-from anabranch.sweep.parallel import Backend
-from anabranch.sweep.run import SweepProgress, run_trials
+from anabranch.sweep.progress import SweepProgress
+from anabranch.sweep.run import run_trials
 from anabranch.sweep.trial import Record, Trial
 
 
@@ -72,7 +73,8 @@ def reproduce(
 
     progress(Stage("timing the clients", None))
     costs = ClientCosts(folder)
-    costs.measure([run.config for name, runs in grids.items() if found[name] for run in runs])
+    timed = [each.name for each in experiments if each.timed and found[each.name]]
+    costs.measure([run.config for name in timed for run in grids[name]])
 
     progress(Stage("writing", None))
     rows = rows_of(tuning, tuned, [0.0] * len(tuned))
@@ -81,7 +83,7 @@ def reproduce(
     for experiment in experiments:
         runs, records = grids[experiment.name], found[experiment.name]
         if records is not None:
-            rows = rows_of(runs, records, map(costs.seconds, runs, records))
+            rows = rows_of(runs, records, [costs.seconds(*each) for each in zip(runs, records, strict=True)])
             shown = experiment.present(study, rows)
             summaries.append(summary.write(folder, experiment.name, experiment.paper, study, shown, runs, records))
     return Reproduced(summaries, work.failed)
