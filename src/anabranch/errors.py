@@ -8,6 +8,7 @@
         ├── ModelError            a model does not fit its data or its parts (also a ValueError)
         ├── DataError             a file, a row, a feature or a label is wrong (also a ValueError)
         ├── OutputError           a result cannot be written (also an OSError)
+        ├── ClusterError          a cluster cannot be reached or used (also a ConnectionError)
         └── Diverged              the loss stopped being finite; carries the result so far
     KeyboardInterrupt
     └── Interrupted               Ctrl-C during a run; carries the result so far
@@ -48,6 +49,10 @@ class DataError(AnabranchError, ValueError):
 
 class OutputError(AnabranchError, OSError):
     """A result cannot be written where it should go."""
+
+
+class ClusterError(AnabranchError, ConnectionError):
+    """A cluster that trials should run on cannot be reached, or cannot run them."""
 
 
 class Diverged(AnabranchError, ArithmeticError):  # noqa: N818 (it reads as what happened)

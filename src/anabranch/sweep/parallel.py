@@ -1,15 +1,17 @@
-"""Runs trials on many cores, or on a cluster, through joblib."""
+"""Tries many trials side by side, through joblib, whatever becomes of some of them."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import joblib
 
 from anabranch.errors import AnabranchError
+from anabranch.sweep.backend import Backend, connected
 from anabranch.sweep.trial import Record, Trial, run_trial
 
 
@@ -23,34 +25,70 @@ class Attempt(NamedTuple):
     """Why it failed."""
 
 
-@dataclass(frozen=True)
-class Backend:
-    """Where trials run.
+def run_all(
+    trials: Sequence[Trial], backend: Backend, begun: Callable[[int], None] = lambda jobs: None
+) -> Generator[Attempt]:
+    """Tries every trial, and yields what came of each as soon as it is known.
+
+    A process that dies takes joblib's pool with it. Then the trials that were under way are suspects: the others go
+    on in a new pool, and each suspect is tried alone at the end. One whose process dies again has failed.
 
     Args:
-        name: ``loky`` (processes on this machine), ``ray`` or ``dask``.
-        address: of the cluster's head, for Ray and Dask; None starts a local one.
-        jobs: how many trials at a time; None is as many as there are cores.
+        trials: in the order in which they begin.
+        backend: where they run.
+        begun: called with how many run at a time, whenever a pool begins.
+
+    Raises:
+        ConfigError: where the back end's package is not installed.
+        ClusterError: where the cluster cannot be reached, before the first trial or later.
     """
+    left = {trial.key: trial for trial in trials}
+    suspects: list[Trial] = []
+    while left or suspects:
+        if not left:
+            left = {suspects[0].key: suspects.pop(0)}
+        with connected(backend) as jobs:
+            begun(jobs)
+            try:
+                with _attempts(list(left.values()), jobs) as attempts:
+                    for each in attempts:
+                        del left[each.key]
+                        yield each
+            except Exception as problem:  # not a trial's own: `attempt` returns those
+                # Trials begin in their order, and one that is done lets one more begin.
+                under_way = [left.pop(key) for key in list(left)[:jobs]]
+                if len(under_way) > 1:
+                    suspects += under_way
+                else:
+                    yield Attempt(under_way[0].key, None, f"its process died ({_reason(problem)})")
 
-    name: str = "loky"
-    address: str | None = None
-    jobs: int | None = None
 
-
-def run_all(trials: Sequence[Trial], backend: Backend) -> Iterator[Attempt]:
-    """Tries every trial, and yields what came of each as soon as it is known."""
-    jobs = backend.jobs or os.cpu_count() or 1
-    with joblib.parallel_config(backend=backend.name, n_jobs=jobs):
-        pool = joblib.Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch=jobs)
-        yield from pool(joblib.delayed(attempt)(trial) for trial in trials)
+@contextmanager
+def _attempts(trials: Sequence[Trial], jobs: int) -> Iterator[Iterator[Attempt]]:
+    """What comes of the trials, so many at a time; those under way are stopped where it is left early."""
+    # With one job joblib would train in this process: of two that it has then, one is given work at a time.
+    pool = joblib.Parallel(n_jobs=max(2, jobs), return_as="generator_unordered", batch_size=1, pre_dispatch=jobs)
+    results = pool(joblib.delayed(attempt)(trial) for trial in trials)
+    try:
+        yield results
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # joblib's, that trials were stopped
+            results.close()
 
 
 def attempt(trial: Trial) -> Attempt:
     """Runs the trial; whatever goes wrong is said in what is returned."""
     try:
-        return Attempt(trial.key, run_trial(trial), None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a person reads them once, from who began the sweep
+            return Attempt(trial.key, run_trial(trial), None)
     except AnabranchError as error:
         return Attempt(trial.key, None, str(error))
     except Exception as error:  # one trial's failure must not end the others
         return Attempt(trial.key, None, f"{type(error).__name__}: {error}")
+
+
+def _reason(problem: Exception) -> str:
+    signals = re.search(r"exit codes of the workers are \{(.*)\}", str(problem))
+    return signals[1] if signals else f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"

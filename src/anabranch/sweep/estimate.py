@@ -1,0 +1,53 @@
+"""How long a trial takes, before it is run."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from anabranch.config import Config, SlrUpdate
+
+START_SECONDS = 3.0
+"""Of each trial: reading its data and compiling its program."""
+ROUND_SECONDS = {"OGD": 31e-6, "DLR": 49e-6, "SLR": 12.4e-6}
+"""Of a round on the reference machine, one core of two at 2.6 GHz, for the i-MNIST model with four clients; of SLR, for
+each round of its window. Other models are taken to need as much."""
+ROWS = {"susy": 5_000_000, "higgs": 11_000_000}
+"""Of the streams that end, and whose end is known."""
+TABLE_ROWS = 100_000
+"""Of a table that is read to its end."""
+REFERENCE_SECONDS = 160e-6
+"""What `_work` takes on the reference machine."""
+
+
+def estimated_seconds(config: Config) -> float:
+    """The seconds that a trial takes on one core of the reference machine.
+
+    >>> from anabranch.configfile import load
+    >>> estimated_seconds(load("imnist", ["rounds=2_000_000"]))
+    101.0
+    """
+    match config.update:
+        case SlrUpdate(window=window):
+            seconds = ROUND_SECONDS["SLR"] * window
+        case update:
+            seconds = ROUND_SECONDS[update.name]
+    return START_SECONDS + seconds * (config.rounds or ROWS.get(config.stream.name, TABLE_ROWS))
+
+
+def machine_factor() -> float:
+    """How many times as long this machine takes as the reference machine; measured in a tenth of a second."""
+    matrix, vector = np.ones((256, 256), np.float32), np.ones(256, np.float32)
+    best, begun = float("inf"), time.perf_counter()
+    while time.perf_counter() - begun < 0.1:
+        started = time.perf_counter()
+        _work(matrix, vector)
+        best = min(best, time.perf_counter() - started)
+    return best / REFERENCE_SECONDS
+
+
+def _work(matrix: np.ndarray, vector: np.ndarray) -> None:
+    """What a round mostly does: a matrix by a vector, and an outer product added to the matrix."""
+    product = matrix @ vector
+    matrix += 1e-9 * np.outer(product, vector)
