@@ -24,7 +24,7 @@ PROVED = 0.75
 def horizons(study: Study) -> list[int]:
     """``T = 10^3 .. 10^6``, up to half of the study's rounds."""
     steps = [step * 10**k for k in range(3, 6) for step in (1, 3)] + [10**6]
-    return [rounds for rounds in steps if 2 * rounds <= study.rounds] or [steps[0]]
+    return [rounds for rounds in steps if 2 * rounds <= study.rounds] or [max(1, study.rounds // 2)]
 
 
 def runs(study: Study) -> list[Run]:

@@ -1,0 +1,347 @@
+"""The experiments' parts: what they run, what they choose, and what their tables say."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch import models
+from anabranch.errors import ConfigError
+from anabranch.experiments import check, convex_regret, local_regret, paper, registry, study, summary, tables, tuning
+from anabranch.experiments.bounds import Constants, convex_regret_bound, local_regret_bound
+from anabranch.experiments.experiment import Presentation, Row, Run, Table, rows_of
+from anabranch.experiments.figures import recent_error
+from anabranch.experiments.growth import fit_exponent
+from anabranch.experiments.hindsight import best_fixed_model
+from anabranch.experiments.smoothness import estimate_smoothness
+from anabranch.experiments.study import IMNIST, METHODS, Method, Problem, Study
+from anabranch.sweep.trial import Trial
+
+DRY = Study(dry=True)
+
+
+def record(error: float = 0.1, diverged: int | None = None, **more: Any) -> dict[str, Any]:
+    """What a trial of four clients and 1,000 rounds might have come to."""
+    return {
+        "key": "0" * 16,
+        "config": {"learning_rate": 0.01},
+        "rounds": 1000,
+        "diverged": diverged,
+        "accumulated_error": error,
+        "run_time_error": error,
+        "activation_rate": [0.5] * 4,
+        "bytes_up": [256_000] * 4,
+        "bytes_down": [128_000] * 4,
+        "curve": {"rounds": [500, 1000], "run_time_error": [2 * error, error]},
+        **more,
+    }
+
+
+# What is run
+
+
+@pytest.mark.parametrize(
+    ("name", "trials"),
+    [
+        ("stationary", 27 + 9 + 1 + 27),  # three seeds; the paper's activation rates; SLR(40); common learning rates
+        ("drift", 27 + 6 + 27),
+        ("probability", 4),
+        ("threshold", 3),
+        ("activation", 9),
+        ("window", 4),
+        ("decay", 3),
+        ("susy", 54),
+        ("higgs", 54),
+        ("clients", 18),
+        ("activated", 4),
+        ("regret", 2 * 7 * 3 + 3 + 5 * 3),
+    ],
+)
+def test_the_grid_of_each_experiment(name: str, trials: int) -> None:
+    runs = registry.EXPERIMENTS[name].runs(DRY)
+    assert len(runs) == trials
+    labels = Counter((tuple(run.labels.items()), run.config.seed) for run in runs)
+    assert max(labels.values()) == 1, "two trials cannot be told apart"
+
+
+def test_every_experiment_of_the_paper_is_there() -> None:
+    named = " ".join(each.paper for each in registry.EXPERIMENTS.values())
+    numbers = {int(word) for word in named.replace(",", " ").split() if word.isdigit()}
+    assert numbers >= set(range(1, 14)), "Figure 1 is the drawing; Figures 2 to 13, Tables 1 to 6"
+
+
+def test_all_methods_are_tuned_with_the_same_effort_on_a_stream_of_their_own() -> None:
+    pairs = tuning.tuned_pairs(list(registry.EXPERIMENTS.values()))
+    runs = tuning.tuning_runs(DRY, pairs)
+    tried: dict[tuple, list] = {}
+    for run in runs:
+        tried.setdefault((run.labels["problem"], run.labels["method"]), []).append(run.config)
+    imnist = {method: configs for (problem, method), configs in tried.items() if problem == "imnist, drifting"}
+    assert len(imnist) == 9
+    assert {tuple(c.learning_rate for c in configs) for configs in imnist.values()} == {IMNIST.learning_rates}
+    assert {c.rounds for configs in imnist.values() for c in configs} == {200_000}
+    finals = {run.config.seed for each in registry.EXPERIMENTS.values() for run in each.runs(DRY)}
+    assert {run.config.seed for run in runs}.isdisjoint(finals)
+
+
+def test_experiments_share_trials() -> None:
+    def keys(name: str) -> set[str]:
+        return {Trial(run.config, {}).key for run in registry.EXPERIMENTS[name].runs(DRY)}
+
+    assert len(keys("activation") & (keys("probability") | keys("threshold"))) == 7
+    assert keys("probability") & keys("drift")
+
+
+def test_rounds_and_seeds_scale_everything_down() -> None:
+    small = Study(rounds=5000, seeds=1, dry=True)
+    for experiment in registry.EXPERIMENTS.values():
+        runs = experiment.runs(small)
+        assert {run.config.seed for run in runs} == {1}, experiment.name
+        assert max(run.config.rounds or 0 for run in runs) <= 5000, experiment.name
+    assert small.tuning_rounds_of(IMNIST) == 500
+
+
+def test_a_table_is_run_to_its_end_and_tuned_on_as_much() -> None:
+    short = Study(rows={"susy": 1234}, dry=True)
+    assert short.rounds_of(Problem("susy")) == short.tuning_rounds_of(Problem("susy")) == 1234
+    assert Study(rows={"susy": 5_000_000}).rounds_of(Problem("susy")) == 2_000_000
+
+
+def test_more_clients_take_the_learning_rate_tuned_for_four() -> None:
+    method = Method("DLR", "Full")
+    tuned = Study(rates={(IMNIST, method): 0.01})
+    assert tuned.config(Problem("imnist", clients=16), method).learning_rate == 0.01
+
+
+def test_an_unknown_experiment_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match=r"no experiment 'stationery'\. Did you mean 'stationary'"):
+        registry.find(["drift", "stationery"])
+    assert [each.name for each in registry.find(["all"])] == list(registry.EXPERIMENTS)
+    assert [each.name for each in registry.find(["drift", "drift"])] == ["drift"]
+
+
+# What tuning chooses
+
+
+def test_the_chosen_learning_rate_has_the_least_error_and_did_not_diverge() -> None:
+    pairs = [(IMNIST, Method("OGD", "Full")), (IMNIST, Method("DLR", "Full"))]
+    runs = tuning.tuning_runs(DRY, pairs)
+    errors = {"OGD-Full": {0.01: 0.2, 1.0: 0.1}, "DLR-Full": {0.03: 0.3}}
+    records = []
+    for run in runs:
+        error = errors[str(run.labels["method"])].get(run.config.learning_rate, 0.9)
+        records.append(record(error, diverged=5 if run.config.learning_rate == 1.0 else None))
+    assert tuning.choose(pairs, runs, records) == {pairs[0]: 0.01, pairs[1]: 0.03}
+
+
+def test_where_all_diverged_the_smallest_learning_rate_is_taken() -> None:
+    pairs = [(IMNIST, Method("OGD", "Full"))]
+    runs = tuning.tuning_runs(DRY, pairs)
+    assert tuning.choose(pairs, runs, [record(diverged=1)] * len(runs)) == {pairs[0]: 0.0003}
+
+
+# What tables and pictures say
+
+
+def test_the_papers_numbers_are_those_of_its_tables() -> None:
+    assert len(paper.numbers()) == 2 * 27 + 12 + 9 + 36
+    # Its MB are those of 2 bytes an element: 976.5625 (1 + p), and SLR's 40 times as much.
+    for method, p, factor in (("OGD-Full", 1, 1), ("DLR-Random", 0.5, 1), ("SLR-Full", 1, 40)):
+        said = paper.number("stationary", method, "megabytes")
+        assert said == pytest.approx(factor * tables.FULL_MEGABYTES * (1 + p), rel=1e-4)
+
+
+def test_a_performance_table_has_the_mean_the_spread_and_the_papers_number_beside_it() -> None:
+    row = Row({"method": "OGD-Full"}, (record(0.05), record(0.07), record(0.06)), 12.0)
+    (line,) = tables.performance("t", "c", [row], "method", "stationary").rows
+    assert line["error"] == pytest.approx(0.06)
+    assert line["spread"] == "0.0500–0.0700"
+    assert line["paper_error"] == 0.0575
+    assert line["difference"] == pytest.approx(0.06 - 0.0575)
+    assert line["megabytes"] == pytest.approx((1_024_000 + 512_000) / 2 / 2**20)
+    assert line["seconds"] == 12.0
+
+
+def test_a_method_that_diverged_has_no_error_but_the_round_in_which_it_did() -> None:
+    row = Row({"method": "OGD-Full"}, (record(0.05), record(0.9, diverged=1200)), 1.0)
+    (line,) = tables.performance("t", "c", [row], "method", "stationary").rows
+    assert line["error"] is line["difference"] is None
+    assert line["spread"] == "1 of 2 diverged, first in round 1,200"
+
+
+def test_columns_that_are_empty_are_left_out() -> None:
+    table = tables.performance("t", "c", [Row({"method": "x"}, (record(),), 1.0)], "method", "nowhere")
+    assert not [column.key for column in table.columns if column.key.startswith("paper")]
+
+
+@given(st.lists(st.booleans(), min_size=4, max_size=60), st.integers(1, 7))
+def test_recent_errors_are_those_between_two_points(errors: list[bool], every: int) -> None:
+    points = sorted({*range(every, len(errors) + 1, every), len(errors)})
+    curve = {"rounds": points, "run_time_error": [float(np.mean(errors[:t])) for t in points]}
+    _, recent = recent_error({"curve": curve})
+    pieces = [np.mean(errors[a:b]) for a, b in zip([0, *points], points, strict=False)]
+    np.testing.assert_allclose(recent, pieces, atol=1e-9)
+
+
+def test_long_curves_are_the_run_time_error_itself() -> None:
+    curve = {"rounds": [20_000, 40_000], "run_time_error": [0.4, 0.3]}
+    np.testing.assert_array_equal(recent_error({"curve": curve})[1], [0.4, 0.3])
+
+
+def test_rows_gather_the_seeds() -> None:
+    config = DRY.config(IMNIST, METHODS[0])
+    runs = [Run({"a": 1}, config), Run({"a": 2}, config), Run({"a": 1}, config)]
+    rows = rows_of(runs, [record(0.1), record(0.2), record(0.3)], [1.0, 2.0, 3.0])
+    assert [(dict(row.labels), len(row.records), row.client_seconds) for row in rows] == [
+        ({"a": 1}, 2, 2.0),
+        ({"a": 2}, 1, 2.0),
+    ]
+
+
+def test_a_summary_says_how_it_was_scaled_and_is_written_whole(tmp_path: Path) -> None:
+    small = Study(rounds=20_000, seeds=1)
+    table = Table("t", "A caption", tables.performance("t", "c", [], "method", "x").columns, [])
+    run = Run({"method": "OGD-Full"}, DRY.config(IMNIST, METHODS[0]))
+    written = summary.write(tmp_path, "drift", "Table 2", small, Presentation([table]), [run], [record(regret=None)])
+    assert written == json.loads((tmp_path / "drift" / "summary.json").read_text())
+    assert "20,000 rounds where the paper has 2,000,000; 1 seed" in written["tables"][0]["caption"]
+    assert written["command"] == "anabranch reproduce drift --rounds 20000 --seeds 1"
+    assert sorted(file.name for file in (tmp_path / "drift").iterdir()) == ["summary.json", "t.csv"]
+
+
+# The check against the committed results
+
+
+def fresh(**changes: Any) -> dict[str, Any]:
+    run = {"labels": {"method": "OGD-Full"}, "seed": 1, **record(0.05), **changes}
+    return {"name": "drift", "runs": [run]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "passed", "identical"),
+    [
+        ({}, True, 1),
+        ({"accumulated_error": 0.052}, True, 0),
+        ({"accumulated_error": 0.054}, False, 0),
+        ({"diverged": 7}, False, 0),
+        ({"key": "another"}, False, 0),
+    ],
+)
+def test_a_fresh_run_is_compared_trial_by_trial(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], passed: bool, identical: int
+) -> None:
+    monkeypatch.setattr(check, "reference", lambda name: fresh())
+    found = check.check(fresh(**changes))
+    assert found.passed is passed
+    assert found.identical == identical
+    assert found.compared + found.missing == 1
+
+
+def test_there_is_nothing_to_check_against() -> None:
+    with pytest.raises(ConfigError, match="no results of nothing are committed"):
+        check.reference("nothing")
+
+
+# Regret
+
+
+def test_the_bounds_of_the_theorems() -> None:
+    constants = Constants(loss=2.0, smoothness=3.0, variance=5.0, gradient=7.0)
+    rounds, window, rate, least, greatest = 100, 10, 0.1, 0.25, 0.5
+    first = rounds / (window * least) * (8 * 2 / rate + 2 * 3 * rate * greatest * 5)
+    second = 2 * rounds * 3 * rate * (greatest / least) * 7**2
+    assert local_regret_bound(rounds, window, rate, least, greatest, constants) == pytest.approx(first + second)
+    expected = (3 * 7**2 * 2 + 4 * 2**3 + 2 * 3**2 * 4**2 * 7**2 * 2) / (2 * 7 * 0.25) * 10
+    assert convex_regret_bound(100, 2, 7, 0.25, smoothness=3, delay=4) == pytest.approx(expected)
+
+
+def test_the_proved_rates_follow_from_the_bounds() -> None:
+    constants = Constants(1.0, 1.0, 1.0, 1.0)
+    rounds = [10**k for k in range(6, 12)]
+    sums = [local_regret_bound(t, int(t**0.5), t**-0.25, 0.5, 0.5, constants) for t in rounds]
+    found = fit_exponent(rounds, sums)
+    assert found is not None
+    assert found.value == pytest.approx(0.75, abs=0.01)
+
+
+@given(st.floats(0.1, 2), st.floats(0.1, 10))
+def test_an_exponent_is_found_again(exponent: float, factor: float) -> None:
+    found = fit_exponent([10, 100, 1000, 10_000], [factor * t**exponent for t in (10, 100, 1000, 10_000)])
+    assert found is not None
+    assert found.value == pytest.approx(exponent, abs=1e-6)
+    assert found.low <= found.value <= found.high
+
+
+def test_an_exponent_needs_two_positive_sums() -> None:
+    assert fit_exponent([10], [1.0]) is None
+    assert fit_exponent([10, 100], [1.0, -1.0]) is None
+
+
+def test_the_best_fixed_model_is_that_of_another_solver() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3)).astype(np.float32)
+    y = np.argmax(x @ rng.normal(size=(3, 3)) + 2 * rng.normal(size=(400, 3)), axis=1).astype(np.int32)
+    best = best_fixed_model(x, y, 3)
+    other = LogisticRegression(C=1e9, tol=1e-9, max_iter=5000).fit(x, y)
+    loss = -other.predict_log_proba(x)[np.arange(400), y].sum()
+    assert best.loss == pytest.approx(loss, rel=1e-6)
+    assert best.slope < 1e-5
+
+
+def test_the_regret_of_the_best_fixed_model_is_not_negative_and_a_warm_start_finds_the_same() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(200, 2)).astype(np.float32)
+    y = (x[:, 0] + rng.normal(size=200) > 0).astype(np.int32)
+    cold = best_fixed_model(x, y, 2)
+    warm = best_fixed_model(x, y, 2, start=rng.normal(size=(3, 2)))
+    assert warm.loss == pytest.approx(cold.loss, rel=1e-7)
+    assert cold.loss < 200 * np.log(2)
+
+
+def test_the_smoothness_is_the_largest_curvature() -> None:
+    model = models.mlp((2, 1), 2, hidden=(), embedding=2, server=(), seed=0)
+    x, y = jnp.array([[1.0, -0.5, 2.0], [0.3, 0.2, -1.0]]), jnp.array([0, 1])
+    arrays, rest = jax.tree.flatten(model)
+    where = [i for i, leaf in enumerate(arrays) if hasattr(leaf, "dtype")]
+    sizes = np.cumsum([0, *(arrays[i].size for i in where)])
+
+    def loss(flat: jax.Array, sample: jax.Array, label: jax.Array) -> jax.Array:
+        leaves = list(arrays)
+        for n, i in enumerate(where):
+            leaves[i] = flat[sizes[n] : sizes[n + 1]].reshape(arrays[i].shape)
+        whole = jax.tree.unflatten(rest, leaves)
+        embeddings = jnp.concatenate([whole.clients[0](sample[:2]), whole.clients[1](sample[2:])])
+        return optax.softmax_cross_entropy_with_integer_labels(whole.server(embeddings), label)
+
+    flat = jnp.concatenate([arrays[i].ravel() for i in where])
+    hessians = [jax.hessian(loss)(flat, *sample) for sample in zip(x, y, strict=True)]
+    largest = max(np.abs(np.linalg.eigvalsh(np.asarray(h, float))).max() for h in hessians)
+    assert estimate_smoothness(model, x, y, (2, 1), steps=200) == pytest.approx(largest, rel=1e-3)
+
+
+def test_the_horizons_end_at_half_of_the_rounds() -> None:
+    assert local_regret.horizons(Study()) == [1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000]
+    assert local_regret.horizons(Study(rounds=20_000)) == [1000, 3000, 10_000]
+    assert local_regret.horizons(Study(rounds=10)) == [5]
+
+
+def test_the_convex_runs_fall_with_the_root_of_the_round() -> None:
+    run = convex_regret.runs(DRY)[0]
+    assert run.config.learning_rate_power == 0.5
+    assert run.config.model.name == "linear"
+
+
+def test_the_paper_size_is_two_million() -> None:
+    assert study.ROUNDS == 2_000_000
