@@ -1,0 +1,50 @@
+"""One HTML page from a folder of results, which opens without a network."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from anabranch.errors import ConfigError
+from anabranch.files import replace_file, writing
+from anabranch.report.page import Page, render
+from anabranch.report.places import find
+from anabranch.report.ran import runs_part
+from anabranch.report.reproduced import reproduction_part
+from anabranch.report.swept import sweep_part
+
+NAME, ENDINGS = "report.html", (".html", ".htm")
+
+
+def report(folder: Path, out: Path | None = None) -> Path:
+    """Writes the page of all results in a folder and its subfolders, and returns where it is.
+
+    Args:
+        folder: results of ``anabranch reproduce``, ``anabranch sweep`` or ``anabranch run``.
+        out: the file; by default ``report.html`` in the folder. An earlier one is replaced.
+
+    Raises:
+        ConfigError: where ``out`` is not the name of a page.
+        DataError: where there are no results, or one of them is damaged; nothing is written then.
+        OutputError: where the page cannot be written.
+
+    >>> report(Path("no such folder"))
+    Traceback (most recent call last):
+        ...
+    anabranch.errors.DataError: no such folder: there is no such folder
+    """
+    target = folder / NAME if out is None else out
+    if target.suffix.lower() not in ENDINGS:  # else a slip could replace a result
+        raise ConfigError(f"--out {target}: the report is a web page; give it a name that ends in .html")
+    found = find(folder)
+    parts = [reproduction_part(folder, place, names) for place, names in found.reproductions.items()]
+    parts += [sweep_part(folder, place) for place in found.sweeps]
+    if found.runs:
+        parts.append(runs_part(folder, found.runs))
+    made = f"Made by anabranch {version('anabranch')} on {datetime.now():%Y-%m-%d at %H:%M}."
+    html = render(Page(f"Results in {folder.resolve().name or folder}", made, parts))
+    with writing("report", target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(target, html.encode(errors="replace"))  # a file's name need not be valid UTF-8
+    return target

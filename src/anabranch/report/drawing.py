@@ -1,0 +1,42 @@
+"""The learning curves of a few trials or runs in one picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anabranch.experiments.figures import COLOURS, recent_error, style
+from anabranch.report.page import Picture, picture
+
+MOST_LINES = len(COLOURS)
+LONGEST = 90
+"""Letters of a line's name."""
+
+
+def draw_curves(curves: Mapping[str, Mapping[str, Sequence[Any]]], caption: str) -> Picture | None:
+    """The run-time error rates as the rounds go by; None where no curve has a point.
+
+    Args:
+        curves: by name, at most `MOST_LINES`; each has ``rounds`` and ``run_time_error``.
+    """
+    from matplotlib.figure import Figure
+
+    drawn = {name: recent_error({"curve": curve}) for name, curve in curves.items() if len(curve["rounds"])}
+    if not drawn:
+        return None
+    figure = Figure(figsize=(8, 4 + 0.2 * len(drawn)), dpi=130, layout="constrained")
+    axes = figure.subplots()
+    for (name, (rounds, errors)), colour in zip(drawn.items(), COLOURS, strict=False):
+        label = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+        marker = "o" if len(rounds) == 1 else ""
+        axes.plot(rounds, errors, color=colour, linewidth=1.6, marker=marker, label=label.replace("$", r"\$"))
+    axes.set_xlim(left=0)
+    axes.set_ylim(0, min(1.0, 1.08 * max(0.05, *(max(errors) for _, errors in drawn.values()))))
+    axes.set_xlabel("rounds")
+    axes.set_ylabel("run-time error rate")
+    style(axes)
+    figure.legend(loc="outside lower left", frameon=False, fontsize=8.5)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", metadata={"Software": None})
+    return picture(content.getvalue(), caption)

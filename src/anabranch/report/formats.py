@@ -1,0 +1,70 @@
+"""Values as a person reads them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from anabranch.traffic import MB
+
+NONE = "–"
+INFINITE = {"inf": "∞", "-inf": "−∞"}  # as JSON has them here
+
+
+def text(value: object, how: str = "") -> str:
+    """A value in a table's cell.
+
+    Args:
+        how: as Python's `format` takes it; text that stands among numbers is left as it is.
+
+    >>> text(0.061751, ".4f"), text(-0.00432, "+.4f"), text(None, ".4f"), text("3 diverged", ".4f"), text("-inf")
+    ('0.0618', '−0.0043', '–', '3 diverged', '−∞')
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return NONE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
+        return INFINITE.get(str(value), str(value))
+    try:
+        shown = format(value, how or ("d" if isinstance(value, int) else ".6g"))
+    except ValueError:  # the column's format is for something else
+        shown = str(value)
+    return INFINITE.get(shown, shown.replace("-", "−"))
+
+
+def is_number(value: object) -> bool:
+    """Whether it stands at the right of its column."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def mean(values: Iterable[float]) -> float | None:
+    """The arithmetic mean; None of nothing."""
+    held = list(values)
+    return sum(held) / len(held) if held else None
+
+
+def megabytes(count: float) -> float:
+    """Bytes in the unit of all tables, 2^20."""
+    return count / MB
+
+
+def duration(seconds: float) -> str:
+    """A time that one can imagine.
+
+    >>> duration(8), duration(600), duration(20_000)
+    ('8 s', '10 min', '5.6 h')
+    """
+    for size, unit in ((7200, 3600), (100, 60)):
+        if seconds >= size:
+            return f"{seconds / unit:.1f} h" if unit == 3600 else f"{seconds / unit:.0f} min"
+    return f"{seconds:.0f} s"
+
+
+def joined(values: Mapping[str, object]) -> str:
+    """Names and values in one line.
+
+    >>> joined({"jax": "0.10.2", "cores": 2})
+    'jax 0.10.2, cores 2'
+    """
+    return ", ".join(f"{name} {text(value)}" for name, value in values.items())

@@ -1,0 +1,188 @@
+"""The part of a page that shows what ``anabranch reproduce`` wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from anabranch.experiments.registry import EXPERIMENTS
+from anabranch.report.formats import duration, is_number, joined, text
+from anabranch.report.page import Fact, Fold, Heading, Part, Picture, Row, Section, Table
+from anabranch.report.places import SUMMARY, relative
+from anabranch.report.reading import Value, damaged, read_json, read_picture
+
+WRITER = "anabranch reproduce"
+TUNING = "tuning"
+LEGEND = "Columns in italics are the paper's own numbers. A difference with a sign is ours less the paper's."
+
+
+class ColumnFile(BaseModel):
+    """A column, as `anabranch.experiments.summary` writes it."""
+
+    key: str
+    heading: str
+    format: str = ""
+
+    @property
+    def of_paper(self) -> bool:
+        """Whether its numbers are the paper's."""
+        return self.key.startswith("paper")
+
+
+class TableFile(BaseModel):
+    """A table, likewise."""
+
+    name: str
+    caption: str
+    columns: list[ColumnFile]
+    rows: list[dict[str, Value]]
+
+
+class PictureFile(BaseModel):
+    """A picture, likewise."""
+
+    file: str
+    caption: str
+
+
+class ScaleFile(BaseModel):
+    """How large an experiment was, likewise."""
+
+    rounds: int
+    seeds: int | None
+    text: str
+    """What is added to captions."""
+
+
+class SummaryFile(BaseModel):
+    """A ``summary.json``, likewise."""
+
+    name: str
+    paper: str
+    command: str
+    scale: ScaleFile
+    tables: list[TableFile]
+    pictures: list[PictureFile]
+    notes: list[str]
+    versions: dict[str, Value]
+    machine: dict[str, Value]
+    runs: list[dict[str, Any]]
+
+    @property
+    def caption(self) -> str:
+        """The paper's, where the experiment is known."""
+        if self.name in EXPERIMENTS:
+            return EXPERIMENTS[self.name].caption
+        captions = [*(table.caption for table in self.tables), *(each.caption for each in self.pictures)]
+        return captions[0].removesuffix(self.scale.text) if captions else self.name
+
+
+def reproduction_part(folder: Path, place: Path, places: Sequence[Path]) -> Part:
+    """All experiments of one folder, in the paper's order.
+
+    Args:
+        folder: what the page is about.
+        place: that folder.
+        places: the folder of each experiment.
+
+    Raises:
+        DataError: where a summary or a picture is damaged.
+    """
+    summaries = {each: read_json(each / SUMMARY, SummaryFile, WRITER) for each in places}
+    order = [*EXPERIMENTS, *sorted({each.name for each in summaries.values()} - {*EXPERIMENTS, TUNING}), TUNING]
+    sorted_places = sorted(places, key=lambda each: (order.index(summaries[each].name), each))
+    everywhere, apart = _environments(list(summaries.values()))
+    notes = [everywhere] if everywhere else []
+    if any(column.of_paper for each in summaries.values() for table in each.tables for column in table.columns):
+        notes.append(LEGEND)
+    absent = [name for name in EXPERIMENTS if name not in {each.name for each in summaries.values()}]
+    if absent and list(places) != [folder]:
+        notes.append(f"Not in this folder: {', '.join(absent)}.")
+    title = "The paper's experiments" + (f": {relative(place, folder)}" if folder in place.parents else "")
+    sections = [_section(each, summaries[each], apart) for each in sorted_places]
+    return Part("experiments", title, notes=notes, sections=sections)
+
+
+def _environments(summaries: Sequence[SummaryFile]) -> tuple[str, bool]:
+    """What is said once of the versions and machines, and whether each experiment must say its own."""
+    first = summaries[0]
+    if any((each.versions, each.machine) != (first.versions, first.machine) for each in summaries):
+        return "Versions or machines differ between the experiments: each says its own.", True
+    return f"With {joined(first.versions)}; on {_machine(first)}.", False
+
+
+def _machine(summary: SummaryFile) -> str:
+    held = dict(summary.machine)
+    processor, cores = held.pop("processor", None), held.pop("cores", None)
+    parts = [text(processor) if processor else "an unnamed processor"]
+    if cores is not None:
+        parts.append(f"{text(cores)} core{'s' if cores != 1 else ''}")
+    return ", ".join([*parts, *([joined(held)] if held else [])])
+
+
+def _section(place: Path, summary: SummaryFile, apart: bool) -> Section:
+    facts = [Fact("command", summary.command, code=True), Fact("trials", _trials(summary))]
+    if apart:
+        facts += [Fact("versions", joined(summary.versions)), Fact("machine", _machine(summary))]
+    files = [SUMMARY, *(f"{table.name}.csv" for table in summary.tables)]
+    facts.append(Fact("all digits", ", ".join(f"{place.resolve().name}/{file}" for file in files)))
+    tuning = summary.name == TUNING
+    return Section(
+        summary.name,
+        "the learning rates, and which were chosen" if tuning else summary.caption,
+        lead="Tuning" if tuning else summary.paper,
+        notes=summary.notes,
+        blocks=_blocks(place, summary),
+        folds=[Fold("How it was made", facts)],
+    )
+
+
+def _trials(summary: SummaryFile) -> str:
+    spent = [run["cpu_seconds"] for run in summary.runs if is_number(run.get("cpu_seconds"))]
+    seconds = f", {duration(sum(spent))} of computing" if spent else ""
+    return f"{len(summary.runs)}{seconds}"
+
+
+def _blocks(place: Path, summary: SummaryFile) -> list[Table | Picture]:
+    """Each table after the picture of the same name; pictures by themselves come first."""
+    pictures = {each.file: _picture(place, summary, each) for each in summary.pictures}
+    paired: list[Table | Picture] = []
+    for table in summary.tables:
+        if f"{table.name}.png" in pictures:
+            paired.append(pictures.pop(f"{table.name}.png"))
+        paired.append(_table(table, summary.scale.text))
+    return [*pictures.values(), *paired]
+
+
+def _picture(place: Path, summary: SummaryFile, each: PictureFile) -> Picture:
+    if Path(each.file).name != each.file:  # a page that is passed on must not hold files from elsewhere
+        raise damaged(place / SUMMARY, WRITER, f"the picture '{each.file}' is not in its folder")
+    caption, aside = _split(each.caption, summary.scale.text)
+    return read_picture(place / each.file, caption, aside, WRITER)
+
+
+def _table(table: TableFile, scale: str) -> Table:
+    columns = table.columns
+    headings = [Heading(column.heading, _kind(column, table.rows)) for column in columns]
+    rows = [Row([text(row.get(column.key), column.format) for column in columns]) for row in table.rows]
+    caption, aside = _split(table.caption, scale)
+    return Table(caption, headings, rows, aside)
+
+
+def _kind(column: ColumnFile, rows: Sequence[dict[str, Value]]) -> str:
+    values = [row.get(column.key) for row in rows]
+    kinds = {
+        "number": bool(column.format) or any(map(is_number, values)),
+        "paper": column.of_paper,
+        "difference": column.key == "difference",
+    }
+    return " ".join(kind for kind, holds in kinds.items() if holds)
+
+
+def _split(caption: str, scale: str) -> tuple[str, str]:
+    """A caption, and what was added to say that the experiment is smaller than the paper's."""
+    shorter = caption.removesuffix(scale)
+    return shorter, caption[len(shorter) :].strip()
