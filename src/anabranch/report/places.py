@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anabranch.errors import DataError
+from anabranch.experiments.summary import SUMMARY
 from anabranch.output import RESULT
 from anabranch.sweep.folder import MANIFEST, TRIALS
 
-SUMMARY = "summary.json"
 DEPTH = 3
 """How many folders deep results are looked for: a project's folder has much else in it."""
 

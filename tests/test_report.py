@@ -1,0 +1,334 @@
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import anabranch as ab
+from anabranch.configfile import load
+from anabranch.report import page, places, report
+from report_samples import write_experiments, write_run, write_sweep
+
+VOID = {"meta", "link", "img", "br", "hr", "input"}
+LOADING = {"src", "srcset", "href", "data", "poster", "action", "background"}
+
+
+class Reader(HTMLParser):
+    """What a test asks of a page; tags that do not match are an error."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.html = path.read_text(encoding="utf-8")
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: list[list[list[str]]] = []
+        self.captions: list[str] = []
+        self.headings: list[str] = []
+        self._open: list[str] = []
+        self.feed(self.html)
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+        match tag:
+            case "table":
+                self.tables.append([])
+            case "tr":
+                self.tables[-1].append([])
+            case "th" | "td":
+                self.tables[-1][-1].append("")
+            case "caption":
+                self.captions.append("")
+            case "h2" | "h3":
+                self.headings.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "caption" in self._open:
+            self.captions[-1] += data
+        elif {"th", "td"} & set(self._open):
+            self.tables[-1][-1][-1] += data
+        elif {"h2", "h3"} & set(self._open):
+            self.headings[-1] += data
+
+    def named(self, *names: str) -> Iterator[dict[str, str | None]]:
+        return (attributes for tag, attributes in self.tags if tag in names)
+
+
+def index_of(reader: Reader, caption: str) -> int:
+    """Which table has a caption that begins so."""
+    (at,) = [i for i, each in enumerate(reader.captions) if each.startswith(caption)]
+    return at
+
+
+@pytest.fixture(scope="module")
+def png() -> bytes:
+    from matplotlib.figure import Figure
+
+    content = io.BytesIO()
+    Figure(figsize=(1, 0.5), dpi=50).savefig(content, format="png")
+    return content.getvalue()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory, png: bytes) -> Path:
+    """A folder with everything in it."""
+    folder = tmp_path_factory.mktemp("results")
+    write_experiments(folder / "paper", ["activation", "window", "probability"])
+    shutil.copytree(folder / "paper" / "window", folder / "again" / "window")
+    grid = [f"learning_rate={rate}" for rate in (0.1, 0.01, 0.001)]
+    write_sweep(folder / "grid", [load("imnist", [rate, f"seed={seed}"]) for rate in grid for seed in range(20)])
+    for seed in (1, 2):
+        write_run(folder / "runs" / f"imnist-{seed}", load("imnist", [f"seed={seed}", "rounds=2000"]), png)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reader(results: Path) -> Reader:
+    return Reader(report(results))
+
+
+@pytest.fixture
+def paper(tmp_path: Path, results: Path) -> Path:
+    """A copy of the experiments, to be broken."""
+    return Path(shutil.copytree(results / "paper", tmp_path / "paper"))
+
+
+def test_the_page_has_everything_in_it(reader: Reader) -> None:
+    assert not list(reader.named("script", "iframe", "object", "embed", "link", "base"))
+    loaded = [value or "" for _, attributes in reader.tags for name, value in attributes.items() if name in LOADING]
+    assert loaded
+    assert all(value.startswith(("data:image/png;base64,", "#")) for value in loaded)
+    (style,) = re.findall(r"<style>(.*?)</style>", reader.html, re.DOTALL)
+    assert not re.search(r"url\(|@import|@font-face", style)
+    assert "default-src 'none'" in reader.html
+
+
+def test_the_page_can_be_read_by_all(reader: Reader) -> None:
+    assert len(reader.captions) == len(reader.tables) > 8
+    assert all(caption.strip() for caption in reader.captions)
+    assert all(attributes.get("scope") in ("col", "row") for attributes in reader.named("th"))
+    for table in reader.tables:
+        assert {len(row) for row in table} == {len(table[0])}
+        assert all(row[0] for row in table)
+    assert all(attributes.get("alt") for attributes in reader.named("img"))
+    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
+    assert not [name for name, count in Counter(ids).items() if count > 1]
+    assert {attributes["href"] for attributes in reader.named("a")} <= {f"#{name}" for name in ids}
+    assert list(reader.named("html")) == [{"lang": "en"}]
+
+
+def test_experiments_come_in_the_order_of_the_paper(reader: Reader) -> None:
+    leads = [heading.partition(":")[0] for heading in reader.headings]
+    assert leads == [
+        "Contents",
+        "The paper's experiments",
+        "Figure 5",
+        "The paper's experiments",
+        "Figure 4, Table 3",
+        "Table 5",
+        "Figure 5",
+        "Tuning",
+        "Sweep",
+        "Runs",
+        "runs/imnist-1",
+        "runs/imnist-2",
+    ]
+
+
+def test_numbers_stand_as_their_columns_say(reader: Reader, results: Path) -> None:
+    held = json.loads((results / "paper" / "probability" / "summary.json").read_text())["tables"][0]
+    head, *rows = reader.tables[index_of(reader, held["caption"])]
+    assert head == [column["heading"].replace("-", "\u2011") for column in held["columns"]]
+    first, second = rows[:2]
+    assert (first[0], first[head.index("accumulated error")]) == ("p = 0.25", "–")  # a seed diverged
+    keys = [column["key"] for column in held["columns"]]
+    difference = held["rows"][1]["difference"]
+    assert second[keys.index("difference")] == f"{difference:+.4f}".replace("-", "−")
+    assert second[keys.index("error")] == f"{held['rows'][1]['error']:.4f}"
+    assert "number paper" in reader.html
+
+
+def test_what_experiments_have_in_common_is_said_once(paper: Path) -> None:
+    same = report(paper).read_text()
+    assert same.count("With anabranch ") == 1
+    assert "<dt>versions" not in same
+    assert "Not in this folder: stationary, drift" in same
+    file = paper / "window" / "summary.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"machine": {"processor": "another", "cores": 1}}))
+    apart = report(paper).read_text()
+    assert apart.count("<dt>versions") == 4
+    assert "another, 1 core<" in apart
+
+
+def test_a_sweep_has_its_best_trial_first(reader: Reader, results: Path) -> None:
+    tables = [i for i, caption in enumerate(reader.captions) if caption.startswith("Trials by accumulated error")]
+    first, others = (reader.tables[i] for i in tables)
+    assert (len(first), len(others)) == (1 + page.MOST_ROWS, 1 + 60 - page.MOST_ROWS)
+    head, best, *_ = first
+    records = [json.loads(file.read_text()) for file in (results / "grid" / "trials").iterdir()]
+    least = min((each for each in records if each["diverged"] is None), key=lambda each: each["accumulated_error"])
+    assert (best[0], best[1], best[-1]) == ("1best", f"{least['accumulated_error']:.4f}", least["key"])
+    assert {"seed", "learning_rate"} < set(head)
+    assert "update.name" not in head
+    assert (others[-1][0], others[-1][head.index("diverged in round")]) == ("60", "77")
+    assert "60 finished trials; the loss of 1 of them stopped being finite." in reader.html
+
+
+def test_a_setting_that_only_one_kind_has_tells_nothing_apart(tmp_path: Path) -> None:
+    names = ("update.name=OGD", "update.name=DLR", "update.window=7", "drift.every=50")
+    reader = Reader(report(write_sweep(tmp_path, [load("imnist", [name]) for name in names[:2]])))
+    assert reader.tables[0][0][3:5] == ["update.name", "rounds done"]
+    shutil.rmtree(tmp_path / "trials")
+    reader = Reader(report(write_sweep(tmp_path, [load("imnist", [name]) for name in names])))
+    assert {"update.window", "drift.every"} < set(reader.tables[0][0])
+
+
+def test_runs_are_compared(reader: Reader, results: Path) -> None:
+    head, *rows = reader.tables[reader.captions.index("All runs")]
+    assert [row[head.index("seed")] for row in rows] == ["1", "2"]
+    held = json.loads((results / "runs" / "imnist-2" / "result.json").read_text())
+    assert rows[1][:2] == ["runs/imnist-2", f"{held['accumulated_error']:.4f}"]
+    assert held["run_again"] in reader.html
+
+
+def test_one_run_that_was_saved_from_python(tmp_path: Path, png: bytes) -> None:
+    file = write_run(tmp_path / "mine", load("imnist"), png) / "result.json"
+    held = json.loads(file.read_text())
+    for key in ("name", "run_again", "config", "data"):  # which only the command writes
+        del held[key]
+    file.write_text(json.dumps(held | {"stopped": "interrupted after 5 rounds"}))
+    reader = Reader(report(file.parent))
+    title = "mine: DLR(window=10, decay=0.95, client_window=True) · Event(threshold=0.2) · imnist"
+    assert reader.headings[1:] == ["Run", title]
+    assert reader.captions == ["Numbers of the run", "Its clients"]
+    assert "Ended early: interrupted after 5 rounds." in reader.html
+
+
+def test_an_experiment_of_its_own_and_a_folder_that_has_no_name(paper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(paper / "window")
+    reader = Reader(report(Path()))
+    assert [heading.partition(":")[0] for heading in reader.headings[1:]] == ["The paper's experiments", "Figure 5"]
+    assert "window/window.csv" in reader.html
+    assert "Results in window" in reader.html
+
+
+def test_what_files_say_is_text_and_not_html(paper: Path) -> None:
+    file = paper / "window" / "summary.json"
+    held = json.loads(file.read_text())
+    held["notes"] = ["<script>alert(1)</script>"]
+    held["tables"][0]["rows"][0]["row"] = '"><img src=http://example.com>'
+    file.write_text(json.dumps(held))
+    reader = Reader(report(paper))
+    assert not list(reader.named("script"))
+    assert "&lt;script&gt;" in reader.html
+
+
+def test_values_of_any_kind_have_a_cell(paper: Path) -> None:
+    file = paper / "window" / "summary.json"
+    held = json.loads(file.read_text())
+    columns = held["tables"][0]["columns"]
+    rows = [dict.fromkeys((column["key"] for column in columns), value) for value in (None, "inf", True, 7, -1e-9)]
+    held["tables"][0]["rows"] = [{**row, "row": str(i)} for i, row in enumerate([*rows, {}])]
+    file.write_text(json.dumps(held))
+    reader = Reader(report(paper))
+    cells = [row[1:] for row in reader.tables[index_of(reader, held["tables"][0]["caption"])][1:]]
+    assert set(cells[0]) == set(cells[5]) == {"–"}
+    assert set(cells[1]) == {"∞"}
+    assert set(cells[2]) == {"yes"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "Invalid JSON"),
+        ("[]", "an object"),
+        ('{"name": "window"}', "paper: Field required"),
+        ("null", "an object"),
+        ("\ufeff{", "Invalid JSON"),
+    ],
+)
+def test_a_damaged_summary_is_named(paper: Path, content: str, said: str) -> None:
+    (paper / "window" / "summary.json").write_text(content, encoding="utf-8")
+    with pytest.raises(ab.DataError, match=said) as error:
+        report(paper)
+    assert str(paper / "window" / "summary.json") in str(error.value)
+    assert not (paper / "report.html").exists()
+
+
+def test_a_picture_that_is_missing_broken_or_elsewhere_is_named(paper: Path) -> None:
+    picture, file = paper / "window" / "window.png", paper / "window" / "summary.json"
+    picture.write_bytes(b"GIF")
+    with pytest.raises(ab.DataError, match=r"window\.png: .*not a PNG picture"):
+        report(paper)
+    picture.unlink()
+    with pytest.raises(ab.DataError, match=r"window\.png: is missing"):
+        report(paper)
+    held = json.loads(file.read_text())
+    held["pictures"][0]["file"] = "../probability/probability.png"
+    file.write_text(json.dumps(held))
+    with pytest.raises(ab.DataError, match=r"summary\.json: .*not in its folder"):
+        report(paper)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("grid/manifest.json", "[", "grid/manifest.json"),
+        ("grid/trials/0.json", "{}", "trials/0.json: .*key: Field required"),
+        ("runs/imnist-1/result.json", "{", "result.json: .*'anabranch run'"),
+        ("runs/imnist-1/curve.csv", "rounds\n1\n", "curve.csv: .*no column 'run_time_error'"),
+        ("runs/imnist-1/curve.csv", "rounds,run_time_error\n1,many\n", "curve.csv: .*many"),
+        ("runs/imnist-1/curve.csv", "rounds,run_time_error\n1\n", "curve.csv: "),
+    ],
+)
+def test_other_damaged_files_are_named(tmp_path: Path, results: Path, file: str, content: str, said: str) -> None:
+    part = Path(file).parts[0]
+    shutil.copytree(results / part, tmp_path / part)
+    (tmp_path / file).write_text(content)
+    with pytest.raises(ab.DataError, match=said):
+        report(tmp_path)
+
+
+def test_folders_without_results(tmp_path: Path) -> None:
+    with pytest.raises(ab.DataError, match=r"there is no such folder"):
+        report(tmp_path / "none")
+    with pytest.raises(ab.DataError, match=r"summary\.json.*manifest\.json.*result\.json"):
+        report(tmp_path)
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(ab.DataError, match="is a file; name the folder"):
+        report(tmp_path / "result.json")
+    deep = tmp_path / "a" / "b" / "c" / "d"
+    deep.mkdir(parents=True)
+    (tmp_path / "result.json").rename(deep / "result.json")
+    with pytest.raises(ab.DataError, match="3 folders deep"):
+        places.find(tmp_path)
+    assert places.find(tmp_path / "a").runs == [deep]
+
+
+def test_a_sweep_that_has_just_begun(tmp_path: Path) -> None:
+    assert "No trial is finished yet." in report(write_sweep(tmp_path, [])).read_text()
+
+
+def test_where_the_page_goes(tmp_path: Path, results: Path) -> None:
+    out = tmp_path / "new" / "page.html"
+    assert report(results / "grid", out) == out
+    assert [each.name for each in out.parent.iterdir()] == ["page.html"]
+    with pytest.raises(ab.ConfigError, match=r"ends in \.html"):
+        report(results / "grid", results / "grid" / "manifest.json")
+    (tmp_path / "file").touch()
+    with pytest.raises(ab.OutputError, match="cannot write the report into"):
+        report(results / "grid", tmp_path / "file" / "page.html")
+    (tmp_path / "folder.html").mkdir()
+    with pytest.raises(ab.OutputError, match="Is a directory"):
+        report(results / "grid", tmp_path / "folder.html")
