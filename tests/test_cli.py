@@ -22,6 +22,7 @@ from typer.testing import CliRunner, Result
 
 import anabranch as ab
 from anabranch import cli, display, models, output
+from anabranch.cli import common
 from anabranch.configfile import load, preset_text
 from anabranch.errors import DataError
 from anabranch.output import FILES
@@ -196,8 +197,8 @@ def test_an_error_after_training_began_is_two_sentences(
     message: str, rounds: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result: Any = SimpleNamespace(rounds=rounds, stopped=message)
-    code = cli._conclude(result, DataError(message), Path("here"), Console(stderr=True), interrupted=False)
-    assert code == cli.STOPPED
+    code = cli.run._conclude(result, DataError(message), Path("here"), Console(stderr=True), interrupted=False)
+    assert code == common.STOPPED
     assert capsys.readouterr().err == f"Error: {said}\n"
 
 
@@ -346,13 +347,13 @@ def test_help_and_version_do_not_wait_for_jax() -> None:
 
 def test_the_examples_in_the_help_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[str] = []
-    monkeypatch.setattr(cli, "_train", lambda source, *_, **__: trained.append(source.name) or 0)
+    monkeypatch.setattr(cli.run, "_train", lambda source, *_, **__: trained.append(source.name) or 0)
     Path("runs/long").mkdir(parents=True)
     stored = {"name": "long", "config": load("imnist").to_dict()}
     Path("runs/long/result.json").write_text(json.dumps(stored))
     examples = [
         line.strip().split("  ")[0].split(" > ")[0]
-        for command in (cli.RUN_EXAMPLES, cli.SHOW_EXAMPLES)
+        for command in (cli.run.EXAMPLES, cli.show.EXAMPLES)
         for line in command.splitlines()
         if line.startswith("anabranch ")
     ]

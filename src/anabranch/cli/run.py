@@ -1,18 +1,14 @@
-"""The command line: ``anabranch run`` and ``anabranch show``."""
+"""``anabranch run``: trains, and writes the files of a result."""
 
 from __future__ import annotations
 
-import io
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from anabranch.cli.common import INTERRUPTED, STOPPED, DataDirOption, SetOption, SourceArgument, errors
 from anabranch.errors import AnabranchError, DataError, Diverged, Interrupted
 from anabranch.interrupt import Interruptible
 
@@ -25,10 +21,7 @@ if TYPE_CHECKING:
     from anabranch.result import Result
     from anabranch.runner import Plan
 
-WRONG, STOPPED, INTERRUPTED = 2, 3, 130
-"""Exit codes: something was wrong before training; training stopped at an error; Ctrl-C."""
-
-RUN_EXAMPLES = (
+EXAMPLES = (
     "Examples:\n\n"
     "anabranch run imnist\n\n"
     "anabranch run imnist --set update.window=50 --rounds 100000 --out runs/long\n\n"
@@ -37,54 +30,8 @@ RUN_EXAMPLES = (
     "anabranch run higgs --data-dir ~/data --json > higgs.json\n\n"
     "anabranch run runs/long  (again, to the same bits)"
 )
-SHOW_EXAMPLES = (
-    "Examples:\n\n"
-    "anabranch show imnist\n\n"
-    "anabranch show imnist --set update.name=SLR > mine.toml\n\n"
-    "anabranch show runs/long"
-)
-
-app = typer.Typer(
-    name="anabranch",
-    help="Event-driven online vertical federated learning: several parties hold different features, a server holds "
-    "the labels, and they train one model while the data streams in.",
-    epilog="Begin with: anabranch run imnist",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-SourceArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="SOURCE",
-        help="A preset (imnist, susy or higgs), a configuration file (.toml), or the result of an earlier run "
-        "(result.json or its folder).",
-        show_default=False,
-    ),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change a setting, such as update.window=50 or update.name=SLR; may be given again.",
-        show_default=False,
-    ),
-]
 
 
-@app.callback(invoke_without_command=True)
-def _about(
-    show_version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
-) -> None:
-    if show_version:
-        typer.echo(f"anabranch {version('anabranch')}")
-        raise typer.Exit
-
-
-@app.command(epilog=RUN_EXAMPLES)
 def run(
     source: SourceArgument,
     changes: SetOption = None,
@@ -94,10 +41,7 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Folder of the result.", show_default="runs/NAME-TIME")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an earlier result in --out.")] = False,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder of the stream's data files.", show_default="ANABRANCH_DATA"),
-    ] = None,
+    data_dir: DataDirOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print result.json to stdout, and everything else to stderr.")
     ] = False,
@@ -111,7 +55,7 @@ def run(
     kept; 130 Ctrl-C.
     """
     notes = Console(stderr=True)
-    with _errors(notes):
+    with errors(notes):
         from anabranch.configfile import Override, find_source, load, parse_override
 
         found = find_source(source)
@@ -124,42 +68,6 @@ def run(
         config = load(found, overrides)
         code = _train(found, config, overrides, out, notes, force=force, as_json=as_json, quiet=quiet)
     raise typer.Exit(code)
-
-
-@app.command(epilog=SHOW_EXAMPLES)
-def show(source: SourceArgument, changes: SetOption = None) -> None:
-    """Print a configuration as TOML: a preset with its comments, or all settings of a file after --set."""
-    with _errors(Console(stderr=True)):
-        from anabranch.configfile import PRESETS, load, parse_override, preset_text
-
-        if source in PRESETS and not changes:
-            typer.echo(preset_text(source), nl=False)
-        else:
-            config = load(source, [parse_override(change, "--set") for change in changes or ()])
-            typer.echo(config.to_toml(), nl=False)
-
-
-def main() -> None:
-    """The command ``anabranch``."""
-    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a sign shows another, and nothing breaks
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-    app(prog_name="anabranch")
-
-
-@contextmanager
-def _errors(notes: Console) -> Iterator[None]:
-    """Within it, what goes wrong is one message and an exit code."""
-    try:
-        yield
-    except (AnabranchError, KeyboardInterrupt) as problem:
-        from anabranch.display import error
-
-        if isinstance(problem, KeyboardInterrupt):
-            error(notes, "interrupted before a result was written")
-            raise typer.Exit(INTERRUPTED) from None
-        error(notes, str(problem))
-        raise typer.Exit(WRONG) from None
 
 
 def _train(

@@ -1,0 +1,42 @@
+"""The command line, a module for each command."""
+
+from __future__ import annotations
+
+import io
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from anabranch.cli import run, show
+
+app = typer.Typer(
+    name="anabranch",
+    help="Event-driven online vertical federated learning: several parties hold different features, a server holds "
+    "the labels, and they train one model while the data streams in.",
+    epilog="Begin with: anabranch run imnist",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(epilog=run.EXAMPLES)(run.run)
+app.command(epilog=show.EXAMPLES)(show.show)
+
+
+@app.callback(invoke_without_command=True)
+def _about(
+    show_version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+) -> None:
+    if show_version:
+        typer.echo(f"anabranch {version('anabranch')}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """The command ``anabranch``."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a sign shows another, and nothing breaks
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    app(prog_name="anabranch")
