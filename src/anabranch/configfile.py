@@ -70,14 +70,20 @@ def load(source: str | Path | Source, overrides: Iterable[str | Override] = ()) 
     if not isinstance(source, Source):
         source = find_source(source)
     given = [parse_override(each) if isinstance(each, str) else each for each in overrides]
-    values = _absolute(source.values, source.folder)
-    for each in sorted(given, key=lambda each: each.key[-1] != "name"):  # a section's kind decides on its other keys
-        _apply(values, each)
+    values = change(source, given).values
     try:
         return Config.model_validate(_tuples(values))
     except ValidationError as error:
         said = {each.key: each.said for each in given}
         raise ConfigError("\n".join(_complaints(error, values, said, source.where))) from None
+
+
+def change(source: Source, overrides: Iterable[Override]) -> Source:
+    """The source with its settings changed as in `load`, and its paths absolute; nothing is checked yet."""
+    values = _absolute(source.values, source.folder)
+    for each in sorted(overrides, key=lambda each: each.key[-1] != "name"):  # a section's kind decides on other keys
+        _apply(values, each)
+    return source._replace(values=values)
 
 
 def find_source(source: str | Path) -> Source:

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from joblib.parallel import ParallelBackendBase
 
 from anabranch.errors import ClusterError, ConfigError
+from anabranch.sweep.trial import check_versions
 
 ANSWER_SECONDS = 5.0
 """So long a cluster's address may take to answer at all."""
@@ -63,21 +65,19 @@ def dask(address: str) -> Iterator[tuple[Tasks, int]]:
         from distributed import Client
     except ImportError as error:
         raise _not_installed("dask") from error
-    try:
-        client = Client(address, timeout=ANSWER_SECONDS, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise ClusterError(f"no Dask scheduler answers at {address} ({_first_line(error)})") from error
-    started: list[Any] = []
-
-    def start(function: Callable[[], Any]) -> Any:
-        future = client.submit(function, pure=False)
-        started.append(future)
-        return future
-
-    with client:
+    _try_to_join("Dask", f"from distributed import Client; Client(address, timeout={ANSWER_SECONDS})", address)
+    with Client(address, set_as_default=False) as client:
         cores = sum(client.ncores().values())
         if not cores:
             raise ClusterError(f"the Dask cluster at {address} has no workers: start some with 'dask worker'")
+        started: list[Any] = []
+
+        def start(function: Callable[[], Any]) -> Any:
+            future = client.submit(function, pure=False)
+            started.append(future)
+            return future
+
+        _check_workers("Dask", address, start)
         yield Tasks(start, lambda: client.cancel(started)), cores
 
 
@@ -90,7 +90,7 @@ def ray(address: str) -> Iterator[tuple[Tasks, int]]:
         raise _not_installed("ray") from error
     if ray.is_initialized():
         raise ConfigError("this program is connected to a Ray cluster already: call ray.shutdown() first")
-    _try_ray(address)
+    _try_to_join("Ray", "import ray; ray.init(address)", address)
     ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     try:
         cores = int(ray.cluster_resources().get("CPU", 0))
@@ -101,14 +101,14 @@ def ray(address: str) -> Iterator[tuple[Tasks, int]]:
         started: list[Any] = []
 
         def start(function: Callable[[], Any]) -> Any:
-            reference = call.remote(function)
-            started.append(reference)
-            return reference.future()
+            started.append(call.remote(function))
+            return started[-1].future()
 
         def cancel() -> None:
-            for reference in started:
-                ray.cancel(reference, force=True)
+            for each in started:
+                ray.cancel(each, force=True)
 
+        _check_workers("Ray", address, start)
         yield Tasks(start, cancel), cores
     finally:
         ray.shutdown()
@@ -118,26 +118,52 @@ def _call(function: Callable[[], Any]) -> Any:
     return function()
 
 
-def _try_ray(address: str) -> None:
-    """Whether Ray can be joined, tried in another process: where it cannot, it tries for minutes, then ends its own."""
-    host, _, port = address.rpartition(":")
+def _try_to_join(kind: str, how: str, address: str) -> None:
+    """Whether the cluster can be joined, tried in another process.
+
+    Ray tries for minutes and then ends the process that it is in; Dask waits for ever where another kind of server is.
+    """
+    host, _, port = address.rpartition("://")[2].rpartition(":")
     if host and port.isdigit():
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
         except OSError as error:
-            raise ClusterError(f"no Ray cluster answers at {address} ({_first_line(error)})") from error
-    command = [sys.executable, "-c", "import ray, sys; ray.init(sys.argv[1])", address]
+            raise ClusterError(f"no {kind} cluster answers at {address} ({error.strerror or error})") from error
     try:
-        tried = subprocess.run(command, capture_output=True, text=True, timeout=JOIN_SECONDS)
+        tried = subprocess.run(
+            [sys.executable, "-c", _TRY.format(how=how), address], capture_output=True, text=True, timeout=JOIN_SECONDS
+        )
     except subprocess.TimeoutExpired as error:
-        raise ClusterError(f"no Ray cluster at {address} after {JOIN_SECONDS:.0f} s of trying to join it") from error
+        raise ClusterError(f"no {kind} cluster at {address}, after trying for {JOIN_SECONDS:.0f} s") from error
     if tried.returncode:
-        raise ClusterError(f"cannot join the Ray cluster at {address}: {(tried.stderr.splitlines() or ['?'])[-1]}")
+        reason = tried.stdout.strip() or "it cannot be joined"
+        if "InvalidAuthToken" in tried.stderr:
+            reason = "it asks for a token (set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as where it was started)"
+        raise ClusterError(f"no {kind} cluster at {address}: {reason}")
+
+
+_TRY = """
+import os, sys
+address = sys.argv[1]
+try:
+    {how}
+except Exception as error:
+    print(*str(error).splitlines()[:1], flush=True)
+    os._exit(1)
+os._exit(0)
+"""
+
+
+def _check_workers(kind: str, address: str, start: Callable[[Callable[[], Any]], Any]) -> None:
+    """Whether a worker has what trials need, in the versions that are here."""
+    from anabranch.result import versions
+
+    try:
+        start(partial(check_versions, versions())).result()
+    except Exception as error:
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        raise ClusterError(f"the workers of the {kind} cluster at {address} cannot run trials: {first}") from error
 
 
 def _not_installed(name: str) -> ConfigError:
     return ConfigError(f"the back end {name} is not installed: pip install 'anabranch[{name}]'")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

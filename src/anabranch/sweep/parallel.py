@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import joblib
 
 from anabranch.errors import AnabranchError
 from anabranch.sweep.backend import Backend, connected
-from anabranch.sweep.trial import Record, Trial, run_trial
+from anabranch.sweep.trial import Record, Trial, check_versions, run_trial
 
 
 class Attempt(NamedTuple):
@@ -66,9 +66,11 @@ def run_all(
 @contextmanager
 def _attempts(trials: Sequence[Trial], jobs: int) -> Iterator[Iterator[Attempt]]:
     """What comes of the trials, so many at a time; those under way are stopped where it is left early."""
+    from anabranch.result import versions
+
     # With one job joblib would train in this process: of two that it has then, one is given work at a time.
     pool = joblib.Parallel(n_jobs=max(2, jobs), return_as="generator_unordered", batch_size=1, pre_dispatch=jobs)
-    results = pool(joblib.delayed(attempt)(trial) for trial in trials)
+    results = pool(joblib.delayed(attempt)(trial, versions()) for trial in trials)
     try:
         yield results
     finally:
@@ -77,9 +79,10 @@ def _attempts(trials: Sequence[Trial], jobs: int) -> Iterator[Iterator[Attempt]]
             results.close()
 
 
-def attempt(trial: Trial) -> Attempt:
-    """Runs the trial; whatever goes wrong is said in what is returned."""
+def attempt(trial: Trial, versions: Mapping[str, str]) -> Attempt:
+    """Runs the trial, where these versions are; whatever goes wrong is said in what is returned."""
     try:
+        check_versions(versions)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a person reads them once, from who began the sweep
             return Attempt(trial.key, run_trial(trial), None)

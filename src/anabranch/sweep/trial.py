@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from anabranch.config import Config
-from anabranch.errors import Diverged
+from anabranch.errors import ConfigError, DataError, Diverged
 from anabranch.files import json_values
 from anabranch.output import untimed
 
@@ -83,14 +84,17 @@ def run_trial(trial: Trial) -> Record:
     the rates of the rounds before.
 
     Raises:
-        AnabranchError: where the trial cannot be run.
+        AnabranchError: where the trial cannot be run, or the files that are found are not those of the trial.
     """
     from anabranch import runner
+    from anabranch.simulator import simulate
 
     started = time.perf_counter(), time.process_time()
     diverged = None
+    plan = runner.build(trial.config)
+    _check_data(trial.data, plan.data)
     try:
-        result = runner.run(trial.config)
+        result = simulate(plan.model, plan.stream, **plan.options)
     except Diverged as problem:
         result, diverged = problem.result, problem.round
     described = json_values(untimed(result).describe())
@@ -108,3 +112,29 @@ def run_trial(trial: Trial) -> Record:
         "wall_seconds": round(time.perf_counter() - started[0], 3),
         "versions": described["versions"],
     }
+
+
+def check_versions(wanted: Mapping[str, str]) -> None:
+    """Whether this process has the versions that the sweep was begun with.
+
+    Raises:
+        ConfigError: where it has others; both are named.
+    """
+    from anabranch.result import versions
+
+    held = versions()
+    other = [f"{name} {held.get(name)}, not {each}" for name, each in wanted.items() if held.get(name) != each]
+    if other:
+        raise ConfigError(f"{platform.node()} has {'; '.join(other)}: not to be mixed with the others")
+
+
+def _check_data(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Whether the files here are those of the trial, which on a worker far away they may not be."""
+    for section, sum_there in checksums(wanted).items():
+        sum_here = checksums(found).get(section)
+        if sum_here != sum_there:
+            raise DataError(
+                f"{platform.node()} finds other data for the {section}: {found.get(section, {}).get('name')} with "
+                f"SHA-256 {str(sum_here)[:12]}…, but the sweep was begun with {sum_there[:12]}…. Put the same files "
+                "there, at the same path or where its ANABRANCH_DATA says"
+            )
