@@ -69,6 +69,8 @@ def load(source: str | Path | Source, overrides: Iterable[str | Override] = ()) 
     """
     if not isinstance(source, Source):
         source = find_source(source)
+    if "grid" in source.values:
+        raise ConfigError(f"{source.where}: its [grid] makes it a sweep: run it with 'anabranch sweep'")
     given = [parse_override(each) if isinstance(each, str) else each for each in overrides]
     values = change(source, given).values
     try:
@@ -152,18 +154,19 @@ def _absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for section, key in PATHS:
         held = copy.get(section)
         if isinstance(held, dict) and key in held:
-            held[key] = _absolute_path(held[key], folder)
+            held[key] = absolute_path(held[key], folder)
     return copy
 
 
-def _absolute_path(value: Any, folder: Path) -> Any:
+def absolute_path(value: Any, folder: Path) -> Any:
+    """A path of the configuration, relative to this folder where it is relative."""
     return str((folder / Path(value).expanduser()).resolve()) if isinstance(value, str) and value else value
 
 
 def _apply(values: dict[str, Any], override: Override) -> None:
     """Puts the override's value in its place."""
     *sections, last = override.key
-    value = _absolute_path(override.value, Path()) if override.key in PATHS else override.value
+    value = absolute_path(override.value, Path()) if override.key in PATHS else override.value
     if len(sections) == 1 and sections[0] in KINDS:
         _begin_with_default(values, sections[0])
         if last == "name":

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import rich.progress
 from rich import box
@@ -32,12 +32,11 @@ MOST_ROWS = 20
 """So many clients have a row of their own in the table."""
 
 
-class Reporter:
-    """Shows how far a run is: a bar on a terminal, now and then a line elsewhere, nothing where it is to be quiet."""
+class Live:
+    """Shows how far something is: a bar on a terminal, now and then a line elsewhere, or nothing."""
 
-    def __init__(self, console: Console, rounds: int | None, *, quiet: bool = False) -> None:
-        self._console, self._rounds = console, rounds
-        self._first: tuple[float, int] | None = None
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        self._console = console
         self._line = 0.0
         self._lines = not quiet and not console.is_terminal
         self._bar = rich.progress.Progress(
@@ -52,7 +51,7 @@ class Reporter:
         )
         self._task = self._bar.add_task("starting", total=None, numbers="")
 
-    def __enter__(self) -> Reporter:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 
@@ -64,10 +63,27 @@ class Reporter:
         self._bar.stop()
 
     def stage(self, name: str, *, line: bool = False) -> None:
-        """What is being done where it is not counted in rounds; with ``line``, said without a terminal too."""
+        """What is being done where it is not counted; with ``line``, said without a terminal too."""
         self._bar.reset(self._task, description=name, total=None, numbers="")
         if line and self._lines:
             self._console.print(name, soft_wrap=True, highlight=False)
+
+    def show(self, doing: str, done: int, total: int | None, numbers: str) -> None:
+        """How far it is, and the numbers that a person reads."""
+        self._bar.update(self._task, description=doing, completed=done, total=total, numbers=numbers)
+        now = time.perf_counter()
+        if self._lines and (not self._line or now - self._line >= LINE_SECONDS):
+            self._line = now
+            self._console.print(f"{doing}: {numbers}", soft_wrap=True, highlight=False)
+
+
+class Reporter(Live):
+    """Shows how far a run is."""
+
+    def __init__(self, console: Console, rounds: int | None, *, quiet: bool = False) -> None:
+        super().__init__(console, quiet=quiet)
+        self._rounds = rounds
+        self._first: tuple[float, int] | None = None
 
     def __call__(self, progress: Progress) -> None:
         """Called by `simulate` now and then."""
@@ -75,12 +91,7 @@ class Reporter:
         if self._first is None:
             self._first = now, progress.rounds
         numbers = self._numbers(progress, now - self._first[0], progress.rounds - self._first[1])
-        self._bar.update(
-            self._task, description="training", completed=progress.rounds, total=self._rounds, numbers=numbers
-        )
-        if self._lines and (not self._line or now - self._line >= LINE_SECONDS):
-            self._line = now
-            self._console.print(f"training: {numbers}", soft_wrap=True, highlight=False)
+        self.show("training", progress.rounds, self._rounds, numbers)
 
     def _numbers(self, progress: Progress, seconds: float, rounds: int) -> str:
         of = f"{progress.rounds:,}" + (f"/{self._rounds:,}" if self._rounds else "")
@@ -89,7 +100,7 @@ class Reporter:
             parts.append(f"{rounds / seconds:,.0f}/s")
         parts.append(f"error {progress.run_time_error:.4f}")
         if seconds > 0 and rounds > 0 and self._rounds:
-            parts.append(f"{_duration((self._rounds - progress.rounds) * seconds / rounds)} left")
+            parts.append(f"{duration((self._rounds - progress.rounds) * seconds / rounds)} left")
         return " · ".join(parts)
 
 
@@ -178,7 +189,8 @@ def _seconds(seconds: float) -> str:
     return "not measured" if math.isnan(seconds) else f"{seconds:,.1f}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Such as ``'40 s'``, ``'12 min'`` or ``'3 h 5 min'``."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from anabranch.cli import run, show
+from anabranch.cli import run, show, sweep
 
 app = typer.Typer(
     name="anabranch",
@@ -22,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(epilog=run.EXAMPLES)(run.run)
+app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command(epilog=show.EXAMPLES)(show.show)
 
 

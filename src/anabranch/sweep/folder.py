@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from anabranch.config import value_text
 from anabranch.errors import ConfigError, OutputError
-from anabranch.files import replace_file, to_json, writing
+from anabranch.files import json_values, replace_file, to_json, writing
 from anabranch.sweep.trial import Record
 
 MANIFEST, TRIALS = "manifest.json", "trials"
@@ -21,25 +22,24 @@ class TrialFolder:
 
     Args:
         path: made where it is not there.
-        common: what all of its trials have in common, such as the versions; JSON values.
+        common: what all of its trials have in common, such as the versions; JSON values, and tables of them. What
+            the folder's trials and these both have must be equal.
+        about: what else the manifest says, which may change, such as a grid that is widened.
 
     Raises:
-        ConfigError: where the folder holds trials that have something else in common.
+        ConfigError: where the folder holds trials that have something else in common; both values are named.
         OutputError: where the folder cannot be made, read or written.
     """
 
-    def __init__(self, path: Path, common: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, common: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> None:
         self.path = path
         with writing("trials", path):
             (path / TRIALS).mkdir(parents=True, exist_ok=True)
-        manifest = path / MANIFEST
-        if manifest.exists():
-            _check_same(manifest, common)
-        else:
-            if any(self._records()):
-                raise ConfigError(f"{path} has trials but no {MANIFEST} that says of what: name another folder")
-            with writing("trials", path):
-                replace_file(manifest, to_json(common).encode())
+        manifest, content = path / MANIFEST, json_values({**common, **(about or {})})
+        if any((path / TRIALS).glob("*.json")):
+            _check_same(manifest, json_values(common))
+        with writing("trials", path):
+            replace_file(manifest, to_json(content).encode())
 
     def get(self, key: str) -> Record | None:
         """The record of a finished trial, or None. A file that is damaged counts as none."""
@@ -62,9 +62,6 @@ class TrialFolder:
         with writing("trials", self.path):
             replace_file(self.path / TRIALS / f"{record['key']}.json", to_line(record).encode())
 
-    def _records(self) -> list[Path]:
-        return list((self.path / TRIALS).glob("*.json"))
-
 
 def to_line(record: Record) -> str:
     """The text of a record's file."""
@@ -74,21 +71,27 @@ def to_line(record: Record) -> str:
 def _check_same(manifest: Path, common: Mapping[str, Any]) -> None:
     try:
         held = json.loads(manifest.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{manifest.parent} has trials but no {MANIFEST} that says of what: name another folder"
+        ) from None
     except (OSError, ValueError) as error:
         raise OutputError(f"{manifest}: cannot be read ({error})") from error
     if not isinstance(held, dict):
         raise OutputError(f"{manifest}: is not what a sweep writes there: it was edited or is damaged")
-    differing = [
-        f"{name} {_text(held.get(name))} there, {_text(common.get(name))} now"
-        for name in dict.fromkeys([*held, *common])
-        if held.get(name) != common.get(name)
-    ]
-    if differing:
+    if differing := list(_differing(held, common)):
         raise ConfigError(
             f"{manifest.parent} holds trials that do not go together with these: {'; '.join(differing)}. "
             "Name another folder with --out"
         )
 
 
-def _text(value: Any) -> str:
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _differing(there: Mapping[str, Any], now: Mapping[str, Any], table: str = "") -> Iterator[str]:
+    """What both have, and has not the same value."""
+    for name in now:
+        if name not in there:
+            continue
+        if isinstance(there[name], dict) and isinstance(now[name], dict):
+            yield from _differing(there[name], now[name], f"{table}{name}.")
+        elif there[name] != now[name]:
+            yield f"{table}{name} is {value_text(there[name])} there, {value_text(now[name])} now"

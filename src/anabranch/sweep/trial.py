@@ -62,9 +62,9 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def portable(config: Config, **how: Any) -> dict[str, Any]:
+def portable(config: Config, *, exclude_none: bool = True, **how: Any) -> dict[str, Any]:
     """The settings as JSON values, without where this machine keeps its files."""
-    values = json_values(config.model_dump(exclude_none=True, **how))
+    values = json_values(config.model_dump(exclude_none=exclude_none, **how))
     for section in values.values():
         if isinstance(section, dict):
             for path in PATHS:

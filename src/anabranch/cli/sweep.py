@@ -1,0 +1,173 @@
+"""``anabranch sweep``: every combination of a grid, on all cores or a cluster."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from anabranch.cli.common import INTERRUPTED, STOPPED, DataDirOption, SetOption, errors
+from anabranch.errors import AnabranchError, OutputError
+from anabranch.files import json_values, replace_file, to_json, writing
+
+if TYPE_CHECKING:
+    from anabranch.cli.trials import TrialsReporter
+    from anabranch.sweep.backend import Backend
+    from anabranch.sweep.file import SweepFile
+    from anabranch.sweep.folder import TrialFolder
+    from anabranch.sweep.table import Group, Row
+    from anabranch.sweep.trial import Trial
+
+EXAMPLES = (
+    "Examples:\n\n"
+    "anabranch sweep rates.toml\n\n"
+    "anabranch sweep rates.toml --set rounds=20000 --out runs/quick --jobs 4\n\n"
+    "anabranch sweep rates.toml --backend ray --address auto\n\n"
+    "anabranch sweep rates.toml --backend dask --address 10.0.0.1:8786"
+)
+CSV, BEST = "trials.csv", "best.toml"
+
+
+def sweep(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A configuration file with a section \\[grid] of settings to vary.", show_default=False
+        ),
+    ],
+    changes: SetOption = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the trials.", show_default="runs/NAME")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Trials at a time.", show_default="one a core")] = None,
+    backend: Annotated[str, typer.Option(metavar="NAME", help="loky (this machine), ray or dask.")] = "loky",
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray or Dask cluster, such as 10.0.0.1:8786.", show_default=False)
+    ] = None,
+    data_dir: DataDirOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the trials to stdout, and the rest to stderr.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Neither progress nor tables.")] = False,
+) -> None:
+    """Run every combination of a grid, and compare them.
+
+    Finished trials are kept in the folder. The same command goes on where it stopped, and runs what a grid that is
+    widened adds. Settings that the trials have in common must stay the same.
+
+    Exit codes: 0 done; 2 something is wrong, nothing was run; 3 a trial failed, or the sweep stopped at an error, the
+    others are kept; 130 Ctrl-C.
+    """
+    notes = Console(stderr=True)
+    with errors(notes):
+        from anabranch.configfile import Override, parse_override
+        from anabranch.sweep.backend import Backend
+        from anabranch.sweep.file import read
+
+        overrides = [parse_override(change, "--set") for change in changes or ()]
+        if data_dir is not None:
+            overrides.append(Override(("stream", "data_dir"), str(data_dir), "--data-dir"))
+        where = Backend(backend, address, jobs)
+        read_file = read(file, overrides)
+        code = _sweep(read_file, out or Path("runs") / read_file.name, where, notes, as_json=as_json, quiet=quiet)
+    raise typer.Exit(code)
+
+
+def _sweep(file: SweepFile, out: Path, backend: Backend, notes: Console, *, as_json: bool, quiet: bool) -> int:
+    """Runs and writes; returns the exit code."""
+    from anabranch import display
+    from anabranch.cli.trials import TrialsReporter
+    from anabranch.sweep.run import Sweep, finished, run_trials
+    from anabranch.sweep.table import rows_of
+
+    with TrialsReporter(notes, quiet=quiet) as reporter:
+        trials = _look(file, reporter, notes)
+        folder = _open(file, out, trials)
+        stop: BaseException | None = None
+        try:
+            swept = run_trials(trials, folder, backend, reporter)
+        except (AnabranchError, KeyboardInterrupt) as error:
+            if not reporter.last or not reporter.last.running:
+                raise
+            stop, swept = error, Sweep(finished(trials, folder), {})
+    rows = rows_of(file.points, trials, swept)
+    unwritten = _report(file, rows, out, notes, as_json=as_json, quiet=quiet)
+    problem = stop if isinstance(stop, AnabranchError) else unwritten
+    if problem is not None:
+        display.error(notes, str(problem))
+    if stop is not None:
+        total = len({trial.key for trial in trials})
+        kept = f"{len(swept.records)} of {total} trials are done and kept in {out}"
+        display.note(notes, f"stopped: {kept}; the same command goes on from there")
+    if isinstance(stop, KeyboardInterrupt):
+        return INTERRUPTED
+    return STOPPED if stop or unwritten or swept.failed else 0
+
+
+def _look(file: SweepFile, reporter: TrialsReporter, notes: Console) -> list[Trial]:
+    """The trials with the data that they read."""
+    from anabranch import display
+
+    reporter.stage("importing")
+    from anabranch.sweep.data import with_data
+
+    reporter.stage("reading data")
+    with display.notices(notes):
+        return with_data([point.config for point in file.points])
+
+
+def _open(file: SweepFile, out: Path, trials: Sequence[Trial]) -> TrialFolder:
+    """The folder, where it holds nothing or trials that go together with these."""
+    from anabranch.result import versions
+    from anabranch.sweep.folder import TrialFolder
+    from anabranch.sweep.trial import checksums
+
+    sums = [checksums(trial.data) for trial in trials]
+    data = {section: each for section, each in sums[0].items() if all(other.get(section) == each for other in sums)}
+    common = {"versions": versions(), "settings": file.common(), "data": data}
+    return TrialFolder(out, common, {"grid": file.grid})
+
+
+def _report(
+    file: SweepFile, rows: Sequence[Row], out: Path, notes: Console, *, as_json: bool, quiet: bool
+) -> OutputError | None:
+    """Writes and shows the trials; returns why they could not be written."""
+    from anabranch.cli import trials
+    from anabranch.sweep.table import ranked
+
+    groups = ranked(rows)
+    unwritten = _write(file, rows, groups, out)
+    if as_json:
+        typer.echo(to_json(_described(file, rows, out)), nl=False)
+    if not quiet and rows:
+        console = notes if as_json else Console()
+        trials.ranking(console, groups, list(file.grid))
+        if groups[0].finite:
+            again = shlex.join(["anabranch", "run", str(out / BEST)])
+            console.print(f"The best one again: {again}", soft_wrap=True, highlight=False, markup=False)
+        console.print(Text.assemble((f"{out}/", "bold"), f": {CSV}, {BEST}, manifest.json, trials/"), soft_wrap=True)
+    trials.failures(notes, rows)
+    return unwritten
+
+
+def _write(file: SweepFile, rows: Sequence[Row], groups: Sequence[Group], out: Path) -> OutputError | None:
+    from anabranch.sweep.table import trials_csv
+
+    try:
+        with writing("trials", out):
+            replace_file(out / CSV, trials_csv(rows, list(file.grid)).encode())
+            if groups and groups[0].finite:
+                replace_file(out / BEST, groups[0].rows[0].point.config.to_toml().encode())
+    except OutputError as error:
+        return error
+    return None
+
+
+def _described(file: SweepFile, rows: Sequence[Row], out: Path) -> dict[str, Any]:
+    trials = [{"labels": row.point.labels, **row.values} for row in rows]
+    return json_values({"folder": str(out), "grid": file.grid, "trials": trials})

@@ -1,0 +1,111 @@
+"""What a person sees of many trials: progress while they run, the best of them when they are done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from anabranch.display import Live, duration, error
+from anabranch.sweep.file import label_text
+from anabranch.sweep.progress import SweepProgress
+from anabranch.sweep.table import Group, Row
+
+MOST_GROUPS = 40
+"""So many have a row of their own on the terminal."""
+
+
+class TrialsReporter(Live):
+    """Shows how far a sweep is."""
+
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        super().__init__(console, quiet=quiet)
+        self.last: SweepProgress | None = None
+        """What was shown last."""
+
+    def __call__(self, progress: SweepProgress) -> None:
+        """Called by `run_trials` now and then."""
+        self.last = progress
+        left = f" · {duration(progress.seconds_left)} left" if progress.running else ""
+        self.show(
+            "trials",
+            progress.done + progress.failed,
+            progress.total,
+            f"{progress.done} of {progress.total} done · {progress.running} running · {progress.failed} failed{left}",
+        )
+
+
+def ranking(console: Console, groups: Sequence[Group], keys: Sequence[str]) -> None:
+    """The groups, the best first.
+
+    Args:
+        groups: as `anabranch.sweep.table.ranked` returns them.
+        keys: of the grid.
+    """
+    seeds, remarks = "seed" in keys, any(not group.finite for group in groups)
+    seeds, remarks = "seed" in keys, any(not group.finite for group in groups)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for key in keys:
+        if key != "seed":
+            table.add_column(key, overflow="fold")
+    headings = ["accumulated\nerror", *(["min–max"] if seeds else []), "run-time\nerror", "activated", "MB"]
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    if remarks:
+        table.add_column()
+    for group in groups[:MOST_GROUPS]:
+        table.add_row(
+            *(Text(label_text(value)) for value in group.labels.values()),
+            _mean(group, "accumulated_error", ".4f"),
+            *([_range(group, "accumulated_error", ".4f")] if seeds else []),
+            _mean(group, "run_time_error", ".4f"),
+            _mean(group, "activation_rate", ".4f"),
+            _mean(group, "MB", ",.2f"),
+            *([_remark(group)] if remarks else []),
+        )
+    console.print(table)
+    if len(groups) > MOST_GROUPS:
+        console.print(f"and {len(groups) - MOST_GROUPS:,} more, which trials.csv has too")
+
+
+def failures(console: Console, rows: Sequence[Row]) -> None:
+    """The trials that failed, those of the same error together."""
+    of_error: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.values["failed"] is not None:
+            of_error.setdefault(row.values["failed"], []).append(row)
+    for why, failed in of_error.items():
+        these = "; ".join(_name(row.point.labels) for row in failed[:3])
+        more = f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
+        error(console, f"{these}{more}: {why}")
+
+
+def _name(labels: Mapping[str, object]) -> str:
+    return ", ".join(f"{key} = {label_text(value)}" for key, value in labels.items())
+
+
+def _range(group: Group, name: str, form: str) -> str:
+    _, least, greatest = group.span(name)
+    return "" if math.isnan(least) else f"{least:{form}}–{greatest:{form}}"
+
+
+def _mean(group: Group, name: str, form: str) -> str:
+    mean = group.span(name)[0]
+    return "" if math.isnan(mean) else f"{mean:{form}}"
+
+
+def _remark(group: Group) -> Text:
+    """Whether trials of the group diverged or failed."""
+    diverged = [row.values["diverged"] for row in group.rows if row.values["diverged"] is not None]
+    failed = sum(row.values["failed"] is not None for row in group.rows)
+    parts = []
+    if diverged:
+        one = f"diverged in round {diverged[0]:,}"
+        parts.append(one if len(group.rows) == 1 else f"{len(diverged)} of {len(group.rows)} diverged")
+    if failed:
+        parts.append("failed" if len(group.rows) == 1 else f"{failed} of {len(group.rows)} failed")
+    return Text(", ".join(parts), "yellow")

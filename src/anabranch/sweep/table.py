@@ -1,0 +1,101 @@
+"""The trials of a sweep as a table, and the best of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from anabranch.sweep.file import Point, label_text
+from anabranch.sweep.run import Sweep
+from anabranch.sweep.trial import Trial
+from anabranch.traffic import MB
+
+NUMBERS = ("accumulated_error", "run_time_error", "diverged", "activation_rate", "MB", "seconds", "key", "failed")
+"""The columns of ``trials.csv`` after those of the grid."""
+
+
+class Row(NamedTuple):
+    """What a trial came to."""
+
+    point: Point
+    values: dict[str, Any]
+    """The numbers of `NUMBERS`, each None where there is none."""
+
+
+class Group(NamedTuple):
+    """The trials that differ by their seed only."""
+
+    labels: dict[str, Any]
+    """Without the seed."""
+    rows: list[Row]
+
+    @property
+    def finite(self) -> bool:
+        """Whether no trial diverged or failed."""
+        return all(row.values["diverged"] is None and row.values["failed"] is None for row in self.rows)
+
+    def span(self, number: str) -> tuple[float, float, float]:
+        """Mean, least and greatest over the seeds; NaN where no trial has it."""
+        held = [row.values[number] for row in self.rows if row.values[number] is not None]
+        return (fmean(held), min(held), max(held)) if held else (math.nan, math.nan, math.nan)
+
+
+def rows_of(points: Sequence[Point], trials: Sequence[Trial], sweep: Sweep) -> list[Row]:
+    """A row for each trial that is done or failed, in the order of the grid.
+
+    Args:
+        points: of the grid.
+        trials: one for each point; points whose trials have the same key make one row.
+        sweep: what the trials came to.
+    """
+    rows: dict[str, Row] = {}
+    for point, trial in zip(points, trials, strict=True):
+        key = trial.key
+        if key not in rows and (key in sweep.records or key in sweep.failed):
+            numbers = _numbers(sweep.records[key]) if key in sweep.records else {}
+            values = {**dict.fromkeys(NUMBERS), **numbers, "key": key, "failed": sweep.failed.get(key)}
+            rows[key] = Row(point, values)
+    return list(rows.values())
+
+
+def ranked(rows: Sequence[Row]) -> list[Group]:
+    """The rows in groups, the least accumulated error first; those of which a trial diverged or failed are last."""
+    groups: dict[str, Group] = {}
+    for row in rows:
+        labels = {key: value for key, value in row.point.labels.items() if key != "seed"}
+        groups.setdefault(repr(labels), Group(labels, [])).rows.append(row)
+    order = [
+        (not group.finite, math.isnan(error := group.span("accumulated_error")[0]), error) for group in groups.values()
+    ]
+    return [group for _, group in sorted(zip(order, groups.values(), strict=True), key=lambda each: each[0])]
+
+
+def trials_csv(rows: Sequence[Row], keys: Sequence[str]) -> str:
+    """The text of ``trials.csv``.
+
+    Args:
+        keys: of the grid.
+    """
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow([*keys, *NUMBERS])
+    for row in rows:
+        labels = [label_text(row.point.labels[key]) for key in keys]
+        lines.writerow([*labels, *(row.values[name] for name in NUMBERS)])
+    return text.getvalue()
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, Any]:
+    rates = record["activation_rate"]
+    return {
+        "accumulated_error": record["accumulated_error"],
+        "run_time_error": record["run_time_error"],
+        "diverged": record["diverged"],
+        "activation_rate": fmean(rates) if rates and None not in rates else None,
+        "MB": (sum(record["bytes_up"]) + sum(record["bytes_down"])) / MB,
+        "seconds": record["wall_seconds"],
+    }
