@@ -27,6 +27,9 @@ class Outcome(NamedTuple):
     logits: np.ndarray  # (T, classes)
     clients: list[Net]  # w_1 … w_M after T rounds
     server: Net  # w_0 after T rounds
+    gradient: np.ndarray  # (T,) ‖∇f^t(w^t)‖² over all parties
+    ideal: np.ndarray  # (T,) ‖∇S_{t,l,α}(w^t)‖² over all parties, passive ones with their true gradients
+    applied: np.ndarray  # (T,) squared norm of what the server and the clients in A_t stepped along
 
 
 class Gradient(NamedTuple):
@@ -95,7 +98,9 @@ def run(
 
     server_history: list[Gradient] = []  # every ∇_{w_0} f^t so far, oldest first
     client_history: list[list[Gradient]] = [[] for _ in range(parties)]  # every v_m^t · ∂h_m/∂w_m so far, or 0
+    true_history: list[list[Gradient]] = [[] for _ in range(parties)]  # the same with no 0 for a passive round
     logits, losses = [], []
+    gradient, ideal, applied = [], [], []
 
     for t in range(rounds):
         # The prediction, the loss f^t and every derivative of this round, at w^t: nobody has stepped yet.
@@ -103,10 +108,14 @@ def run(
         logits.append(now.logits)
         losses.append(now.loss)
 
+        true = [chain(w[m], now.traces[m], now.derivatives[m]) for m in range(parties)]
+        gradient.append(sum(squared(g) for g in [now.server_gradient, *true]))
+
         # Each party's direction; None for a passive client, which does not step.
         client_directions: list[Gradient | None] = [None] * parties
         if update == "OGD":
             server_direction = now.server_gradient
+            ideal_directions = true
             for m in range(parties):
                 if active[t, m]:
                     client_directions[m] = chain(w[m], now.traces[m], now.derivatives[m])
@@ -114,6 +123,9 @@ def run(
         elif update == "DLR":
             server_history.append(now.server_gradient)
             server_direction = smoothed(server_history, window, decay)
+            for m in range(parties):
+                true_history[m].append(true[m])
+            ideal_directions = [smoothed(history, window, decay) for history in true_history]
             for m in range(parties):
                 v_m = now.derivatives[m]
                 if not client_window:
@@ -134,12 +146,17 @@ def run(
             server_direction = zero(w_0)
             for term in terms:
                 server_direction = add(server_direction, 1 / window, term.server_gradient)
+            ideal_directions = []
             for m in range(parties):
+                direction = zero(w[m])
+                for term in terms:
+                    direction = add(direction, 1 / window, chain(w[m], term.traces[m], term.derivatives[m]))
+                ideal_directions.append(direction)
                 if active[t, m]:
-                    direction = zero(w[m])
-                    for term in terms:
-                        direction = add(direction, 1 / window, chain(w[m], term.traces[m], term.derivatives[m]))
                     client_directions[m] = direction
+
+        ideal.append(sum(squared(g) for g in [server_direction, *ideal_directions]))
+        applied.append(sum(squared(g) for g in [server_direction, *client_directions] if g is not None))
 
         # Every direction above was taken at w^t; only now do the parties move to w^{t+1}.
         w_0 = step(w_0, server_rate, server_direction)
@@ -149,7 +166,9 @@ def run(
         ]
 
     table = np.array(logits).reshape(rounds, server.biases[-1].size)
-    return Outcome(table.argmax(axis=1), np.array(losses), table, w, w_0)
+    return Outcome(
+        table.argmax(axis=1), np.array(losses), table, w, w_0, np.array(gradient), np.array(ideal), np.array(applied)
+    )
 
 
 # Windows
@@ -259,6 +278,11 @@ def add(total: Gradient, factor: float, term: Gradient) -> Gradient:
         [a + factor * b for a, b in zip(total.weights, term.weights, strict=True)],
         [a + factor * b for a, b in zip(total.biases, term.biases, strict=True)],
     )
+
+
+def squared(gradient: Gradient) -> float:
+    """‖g‖²"""
+    return float(sum((array**2).sum() for array in [*gradient.weights, *gradient.biases]))
 
 
 def step(net: Net, learning_rate: float, direction: Gradient) -> Net:

@@ -224,6 +224,7 @@ class Config(Section):
         default="float32", description='one of "float32", "float16", "bfloat16" and "float64"'
     )
     report_every: int | None = Field(default=None, ge=1, description="a whole number of rounds of 1 or more")
+    measure_regret: bool = Field(default=False, description="true or false")
     model: Annotated[ImnistModel | PhysicsModel | MlpModel, Field(discriminator="name")]
     stream: Annotated[ImnistStream | PhysicsStream | TableStream, Field(discriminator="name")]
     drift: Drift | None = None

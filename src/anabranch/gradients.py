@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jaxtyping import Array, Float
 
-from anabranch.types import Tree
+from anabranch.types import Scalar, Tree
 
 Pullback = Callable[[Array], tuple[Tree, Array | None]]
 """Takes ``∂f/∂output``; returns the gradient with respect to the parameters, and ``∂f/∂x`` where it was asked for."""
@@ -50,6 +50,20 @@ def dense(gradient: Tree) -> Tree:
            [20.]], dtype=float32)]
     """
     return jax.tree.map(lambda g: g.dense if is_outer(g) else g, gradient, is_leaf=is_outer)
+
+
+def squared_norm(gradient: Tree) -> Scalar:
+    """``‖g‖²`` over all leaves; of an outer product, ``‖x δᵀ‖² = ‖x‖² ‖δ‖²``.
+
+    >>> squared_norm([Outer(jnp.array([1.0, 2.0]), jnp.array([10.0])), jnp.array([3.0])])
+    Array(509., dtype=float32)
+    """
+
+    def one(g: Array | Outer) -> Scalar:
+        return one(g.rows) * one(g.columns) if isinstance(g, Outer) else jnp.square(g).sum()
+
+    leaves = jax.tree.leaves(gradient, is_leaf=is_outer)
+    return jnp.stack([one(g) for g in leaves]).sum()
 
 
 def parameters(module: eqx.Module) -> Tree:

@@ -15,12 +15,12 @@ from anabranch.activation import Mask
 from anabranch.chunks import Chunk
 from anabranch.compiling import compiled
 from anabranch.models import Group, SplitModel
-from anabranch.party import Rule
-from anabranch.round import Federation, init_federation, play_round
+from anabranch.party import Measures, Rule
+from anabranch.round import Federation, init_federation, measured, play_round
 
 
 class Played(NamedTuple):
-    """A chunk that the compiled loop works on or has done; its last three arrays may still be in the making."""
+    """A chunk that the compiled loop works on or has done; its arrays may still be in the making."""
 
     chunk: Chunk
     active: Mask
@@ -28,6 +28,8 @@ class Played(NamedTuple):
     done: Int[Array, ""]
     """How many rounds were begun: all of the chunk's, or up to and with the first that had trouble."""
     trouble: Int[Array, ""]
+    measures: Measures | None
+    """(n,) each, or None where nothing is measured."""
 
 
 class Loop:
@@ -45,8 +47,8 @@ class Loop:
         # Every number that changes is an array, so that it is an argument of the compiled program.
         numbers = (chunk.x, chunk.y, active, np.asarray(chunk.rows, np.int32), np.asarray(begun, np.int32))
         inputs = (self._fixed, numbers, self._trouble)
-        self.federation, predictions, done, self._trouble = _play(inputs, self.federation)
-        return Played(chunk, active, predictions, done, self._trouble)
+        self.federation, predictions, done, self._trouble, measures = _play(inputs, self.federation)
+        return Played(chunk, active, predictions, done, self._trouble, measures)
 
 
 _init = compiled(init_federation)
@@ -54,18 +56,23 @@ _init = compiled(init_federation)
 
 
 @partial(compiled, donate="all-except-first")
-def _play(inputs: tuple[Any, ...], federation: Federation) -> tuple[Federation, Array, Array, Array]:
+def _play(inputs: tuple[Any, ...], federation: Federation) -> tuple[Federation, Array, Array, Array, Measures | None]:
     """The chunk's rounds, one after another, until something is not finite."""
     (layout, rule, rates), (x, y, active, rows, begun), trouble = inputs
     arrays, rest = eqx.partition(federation, eqx.is_array)
 
     def play(carry: tuple) -> tuple:
-        i, arrays, _, predictions = carry
+        i, arrays, _, predictions, measures = carry
         federation, outcome = play_round(
             layout, rule, rates, eqx.combine(arrays, rest), x[i], y[i], active[i], begun + i
         )
-        return i + 1, eqx.filter(federation, eqx.is_array), outcome.trouble, predictions.at[i].set(outcome.prediction)
+        arrays = eqx.filter(federation, eqx.is_array)
+        measures = jax.tree.map(lambda all, one: all.at[i].set(one), measures, measured(federation))
+        return i + 1, arrays, outcome.trouble, predictions.at[i].set(outcome.prediction), measures
 
-    start = (jnp.zeros((), jnp.int32), arrays, trouble, jnp.zeros(len(y), jnp.int32))
-    done, arrays, trouble, predictions = jax.lax.while_loop(lambda c: (c[0] < rows) & (c[2] == 0), play, start)
-    return eqx.combine(arrays, rest), predictions, done, trouble
+    nothing = jax.tree.map(lambda one: jnp.zeros(len(y), one.dtype), measured(federation))
+    start = (jnp.zeros((), jnp.int32), arrays, trouble, jnp.zeros(len(y), jnp.int32), nothing)
+    done, arrays, trouble, predictions, measures = jax.lax.while_loop(
+        lambda c: (c[0] < rows) & (c[2] == 0), play, start
+    )
+    return eqx.combine(arrays, rest), predictions, done, trouble, measures

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
-from anabranch.gradients import Pullback, forward, parameters
+from anabranch.gradients import Pullback, forward, parameters, squared_norm
 from anabranch.types import (
     Derivative,
     Derivatives,
@@ -31,6 +31,28 @@ from anabranch.types import (
 from anabranch.updates import Update, Window, blank
 
 
+class Measures(NamedTuple):
+    """What the regret of a round is made of, or one party's share of it; see `anabranch.regret`."""
+
+    loss: Scalar
+    """``f^t(w^t)``, which the server alone knows."""
+    gradient: Scalar
+    """``‖∇f^t‖²``"""
+    ideal: Scalar
+    """``‖∇S_{t,l,α}‖²``, with the gradients of passive clients in it."""
+    applied: Scalar
+    """The squared norm of what was stepped along."""
+
+
+class Gauge(NamedTuple):
+    """What a party holds beside its own state while its regret is measured."""
+
+    window: Window | None
+    """Of a client under DLR: its last ``l`` gradients, those of its passive rounds among them."""
+    share: Measures
+    """The party's share in the last round."""
+
+
 class Party(NamedTuple):
     """The state of the server or of one client."""
 
@@ -42,6 +64,8 @@ class Party(NamedTuple):
     """Under DLR the last ``l`` gradients."""
     optimiser: Tree
     """The state of the Optax transformation."""
+    gauge: Gauge | None
+    """None where nothing is measured."""
 
 
 class Outcome(NamedTuple):
@@ -67,6 +91,8 @@ class Rule(NamedTuple):
     """Takes the smoothed gradient; None is plain gradient descent, ``w ← w − η ∇S``."""
     wire: jnp.dtype
     """The dtype in which embeddings and derivatives cross the wire."""
+    measure: bool = False
+    """Whether each party works out its share of the regret."""
 
     def transform(self, rate: Scalar) -> optax.GradientTransformation:
         """The step rule of a party whose learning rate is ``rate``."""
@@ -91,7 +117,11 @@ def _init(rule: Rule, model: eqx.Module, memory: Array | None, example: Array, r
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), eqx.filter_eval_shape(gradient, example))
     window = rule.update.init_window(zeros, server=server)
-    return Party(model, memory, window, rule.transform(rate).init(parameters(model)))
+    gauge = None
+    if rule.measure:
+        unblanked = None if server else rule.update.init_window(zeros, server=False)
+        gauge = Gauge(unblanked, Measures(*[jnp.zeros((), example.dtype) for _ in Measures._fields]))
+    return Party(model, memory, window, rule.transform(rate).init(parameters(model)), gauge)
 
 
 def encode(rule: Rule, client: Party, x: Features, t: Round) -> tuple[Party, Embedding, Pullback]:
@@ -122,8 +152,14 @@ def server_step(
     window, direction = rule.update.smooth(server.window, gradient, t)
     # `trouble` depends on the last use of the old parameters, so the compiler can step in place without a copy.
     model, optimiser = step(rule, server.model, server.optimiser, direction, rate, trouble == 0)
-    prediction = rule.update.newest(logits, t).argmax(-1).astype(jnp.int32)
-    return Party(model, memory, window, optimiser), Outcome(prediction, returned, trouble)
+    newest = rule.update.newest(logits, t)
+    gauge = server.gauge
+    if gauge is not None:
+        stepped = squared_norm(direction)  # the server always steps
+        own = squared_norm(_own_gradient(rule, pullback, delta, gradient, t))
+        gauge = Gauge(None, Measures(_loss(newest, label, True), own, stepped, stepped))
+    prediction = newest.argmax(-1).astype(jnp.int32)
+    return Party(model, memory, window, optimiser, gauge), Outcome(prediction, returned, trouble)
 
 
 def client_step(
@@ -134,7 +170,24 @@ def client_step(
     gradient, _ = pullback(v.astype(dtype))
     window, direction = rule.update.smooth(client.window, blank(active, gradient), t)
     model, optimiser = step(rule, client.model, client.optimiser, direction, rate, active)
-    return Party(model, client.memory, window, optimiser)
+    gauge = client.gauge
+    if gauge is not None:
+        # A passive client has its true v_m here only because the simulator computes it: in a real federation it is
+        # sent none, and nobody could measure this.
+        unblanked, ideal = rule.update.smooth(gauge.window, gradient, t)
+        own = squared_norm(_own_gradient(rule, pullback, v.astype(dtype), gradient, t))
+        none = jnp.zeros((), dtype)
+        applied = jnp.where(active, squared_norm(direction), none)
+        gauge = Gauge(unblanked, Measures(none, own, squared_norm(ideal), applied))
+    return Party(model, client.memory, window, optimiser, gauge)
+
+
+def _own_gradient(rule: Rule, pullback: Pullback, v: Array, gradient: Tree, t: Round) -> Tree:
+    """The gradient of this round's own sample, where ``gradient`` may be that of a window of samples."""
+    if rule.update.rows is None:
+        return gradient
+    own, place = jax.vjp(lambda rows: rule.update.newest(rows, t), v)
+    return pullback(*place(own))[0]
 
 
 def step(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from anabranch.metrics import Curve
 from anabranch.models import SplitModel
+from anabranch.regret import Regret
 from anabranch.timing import ClientTimes
 from anabranch.traffic import MB, Traffic
 
@@ -47,6 +48,8 @@ class Result:
     """(rounds,): the 0/1 error of each round, with ``keep_errors=True``."""
     predictions: NDArray[np.int32] | None = field(default=None, repr=False)
     """(rounds,): the class predicted in each round, with ``keep_errors=True``."""
+    regret: Regret | None = field(default=None, repr=False)
+    """Loss, gradients and regret as the run went on, with ``measure_regret=True``."""
     _measure: Callable[[], ClientTimes] | None = field(default=None, repr=False)
 
     @property
@@ -85,7 +88,7 @@ class Result:
         return float(((encode + step * self.activation_rate) * self.rounds).sum())
 
     def describe(self) -> dict[str, Any]:
-        """Everything but the arrays, as JSON values: numbers, settings, versions."""
+        """Everything but the arrays of the model and of single rounds, as JSON values: numbers, settings, versions."""
         return {
             "rounds": self.rounds,
             "stopped": self.stopped,
@@ -95,6 +98,7 @@ class Result:
             "bytes_up": self.traffic.up.tolist(),
             "bytes_down": self.traffic.down.tolist(),
             "megabytes": self.traffic.total / MB,
+            "regret": None if self.regret is None else _describe_regret(self.regret),
             "client_seconds": _number(self.client_seconds),
             "client_seconds_how": "each client's functions, jitted apart, timed once and multiplied out",
             "seconds": self.seconds,
@@ -103,6 +107,11 @@ class Result:
             "settings": self.settings,
             "versions": versions(),
         }
+
+
+def _describe_regret(regret: Regret) -> dict[str, Any]:
+    values = {name: np.asarray(value).tolist() for name, value in regret._asdict().items()}
+    return {name: value if isinstance(value, list) else _number(value) for name, value in values.items()}
 
 
 def versions() -> dict[str, str]:

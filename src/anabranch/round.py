@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from anabranch.models import Group, SplitModel
-from anabranch.party import Outcome, Party, Rule, client_step, encode, init_client, init_server, server_step
+from anabranch.party import Measures, Outcome, Party, Rule, client_step, encode, init_client, init_server, server_step
 from anabranch.types import Label, Round
 
 
@@ -92,6 +92,13 @@ def init_federation(layout: Sequence[Group], rule: Rule, rates: Float[Array, " M
     )
     width = sum(group.size * group.embedding for group in layout)
     return Federation(init_server(rule, model.server, jnp.zeros(width, dtype), rates[0]), clients)
+
+
+def measured(federation: Federation) -> Measures | None:
+    """What the parties have measured in the last round, added up; None where they measure nothing."""
+    gauges = [party.gauge for party in (federation.server, *federation.clients)]
+    shares = [None if gauge is None else gauge.share for gauge in gauges]
+    return jax.tree.map(lambda *each: jnp.stack([share.sum() for share in each]).sum(), *shares)
 
 
 def trained_model(layout: Sequence[Group], federation: Federation) -> SplitModel:

@@ -73,6 +73,7 @@ def build(config: Config) -> Plan:
         "seed": config.seed,
         "wire_dtype": config.wire_dtype,
         "report_every": config.report_every,
+        "measure_regret": config.measure_regret,
     }
     model = _build_model(config, stream)
     try:

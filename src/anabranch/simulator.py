@@ -23,6 +23,7 @@ from anabranch.loop import Loop, Played
 from anabranch.metrics import RUN_TIME_WINDOW, Prequential
 from anabranch.models import Group, SplitModel
 from anabranch.party import TROUBLES, Rule
+from anabranch.regret import RegretTally
 from anabranch.result import Result
 from anabranch.round import model_dtype, trained_model
 from anabranch.streams.base import Stream
@@ -54,6 +55,7 @@ def simulate(
     seed: int = 0,
     wire_dtype: str = "float32",
     keep_errors: bool = False,
+    measure_regret: bool = False,
     report_every: int | None = None,
     chunk: int = 1000,
     progress: Callable[[Progress], None] | None = None,
@@ -71,6 +73,8 @@ def simulate(
         seed: where the parties' random keys for activation come from.
         wire_dtype: in which embeddings and derivatives cross the wire: float32, float16, bfloat16 or float64.
         keep_errors: also return the 0/1 error and the prediction of every round.
+        measure_regret: also measure the loss, the gradients and the regret of every round; it changes no bit of what
+            is learnt. See `anabranch.regret`.
         report_every: a point of the curve after so many rounds; by default a twentieth of ``rounds``, at most 20,000.
         chunk: rounds between two visits to Python. It changes the speed and never what is learnt.
         progress: called after each chunk with how far the run is.
@@ -123,7 +127,12 @@ def simulate(
         raise ModelError(f"the stream has {stream.classes} classes, but the model tells only {classes} apart")
     activation.check(len(model.clients), rounds)
     rates, optimiser = _read_learning_rate(learning_rate, len(model.clients))
-    rule = Rule(jax.tree.map(np.asarray, update), optimiser, _read_wire_dtype(wire_dtype, dtype))
+    if measure_regret and isinstance(update, DLR) and not update.client_window:
+        raise ConfigError(
+            "measure_regret: the dynamic local regret needs every client's window, and DLR(client_window=False) gives "
+            "the clients none; measure with client_window=True, or without measure_regret"
+        )
+    rule = Rule(jax.tree.map(np.asarray, update), optimiser, _read_wire_dtype(wire_dtype, dtype), bool(measure_regret))
 
     # A record of activations may be shorter than the stream: one sample more is read to see whether it is.
     limit = activation.rounds if rounds is None else None
@@ -136,7 +145,7 @@ def simulate(
     decide(0, first)  # it may compile too
     compile_seconds = time.perf_counter() - started
 
-    tally = _Tally(layout, update, rule.wire, keep_errors, every)
+    tally = _Tally(layout, update, rule, keep_errors, every)
     with Interruptible() as ctrl_c:  # until the result is there, since Ctrl-C must not lose it
         started = time.perf_counter()
         ending = _train(loop, tally, first, chunks, decide, limit, progress, ctrl_c)
@@ -146,7 +155,7 @@ def simulate(
             model=trained,
             seconds=seconds,
             compile_seconds=compile_seconds,
-            _measure=partial(measure_client_times, trained, layout, rule),
+            _measure=partial(measure_client_times, trained, layout, rule._replace(measure=False)),
             settings={
                 "model": _describe_model(model, layout, classes),
                 "stream": stream.describe(),
@@ -156,6 +165,7 @@ def simulate(
                 "rounds": rounds,
                 "seed": seed,
                 "wire_dtype": wire_dtype,
+                "measure_regret": rule.measure,
             },
         )
         if ctrl_c.pressed:
@@ -263,13 +273,14 @@ class _Tally:
     """Adds up what the chunks report."""
 
     def __init__(
-        self, layout: Sequence[Group], update: Update, wire: np.dtype[Any], keep_errors: bool, report_every: int
+        self, layout: Sequence[Group], update: Update, rule: Rule, keep_errors: bool, report_every: int
     ) -> None:
-        self._update, self._itemsize = update, wire.itemsize
+        self._update, self._itemsize = update, rule.wire.itemsize
         self._widths = [group.embedding for group in layout for _ in range(group.size)]
         self._prequential = Prequential(report_every)
         self._activations = np.zeros(len(self._widths), np.int64)
         self._traffic = no_traffic(len(self._widths))
+        self._regret = RegretTally(report_every) if rule.measure else None
         self._kept: tuple[list[NDArray[np.bool_]], list[NDArray[np.int32]]] | None = ([], []) if keep_errors else None
         self.trouble: str | None = None
 
@@ -283,6 +294,8 @@ class _Tally:
         self._traffic = add_rounds(self._traffic, self._update, self._widths, self._itemsize, before, active)
         self._activations += active.sum(axis=0)
         self._prequential.push(errors)
+        if self._regret is not None:
+            self._regret.push(jax.tree.map(lambda measure: np.asarray(measure)[:rounds], played.measures))
         if self._kept is not None:
             self._kept[0].append(errors)
             self._kept[1].append(predictions[:rounds])
@@ -298,6 +311,7 @@ class _Tally:
             curve=self._prequential.curve(),
             activation_rate=self._activations / max(rounds, 1),
             traffic=self._traffic,
+            regret=None if self._regret is None else self._regret.regret(),
             errors=None if self._kept is None else np.concatenate(self._kept[0]),
             predictions=None if self._kept is None else np.concatenate(self._kept[1]),
             **rest,
