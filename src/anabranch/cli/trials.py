@@ -17,6 +17,8 @@ from anabranch.sweep.table import Group, Row
 
 MOST_GROUPS = 40
 """So many have a row of their own on the terminal."""
+FILE_WIDTH = 160
+"""Where the table does not go to a terminal."""
 
 
 class TrialsReporter(Live):
@@ -51,12 +53,12 @@ def ranking(console: Console, groups: Sequence[Group], keys: Sequence[str]) -> N
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for key in keys:
         if key != "seed":
-            table.add_column(key, overflow="fold")
+            table.add_column(key, overflow="fold", min_width=8)
     headings = ["accumulated\nerror", *(["min–max"] if seeds else []), "run-time\nerror", "activated", "MB"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     if remarks:
-        table.add_column()
+        table.add_column(no_wrap=True)
     for group in groups[:MOST_GROUPS]:
         table.add_row(
             *(Text(label_text(value)) for value in group.labels.values()),
@@ -67,7 +69,8 @@ def ranking(console: Console, groups: Sequence[Group], keys: Sequence[str]) -> N
             _mean(group, "MB", ",.2f"),
             *([_remark(group)] if remarks else []),
         )
-    console.print(table)
+    wide = console if console.is_terminal else Console(file=console.file, width=FILE_WIDTH)
+    wide.print(table)
     if len(groups) > MOST_GROUPS:
         console.print(f"and {len(groups) - MOST_GROUPS:,} more, which trials.csv has too")
 
@@ -100,12 +103,9 @@ def _mean(group: Group, name: str, form: str) -> str:
 
 def _remark(group: Group) -> Text:
     """Whether trials of the group diverged or failed."""
-    diverged = [row.values["diverged"] for row in group.rows if row.values["diverged"] is not None]
-    failed = sum(row.values["failed"] is not None for row in group.rows)
     parts = []
-    if diverged:
-        one = f"diverged in round {diverged[0]:,}"
-        parts.append(one if len(group.rows) == 1 else f"{len(diverged)} of {len(group.rows)} diverged")
-    if failed:
-        parts.append("failed" if len(group.rows) == 1 else f"{failed} of {len(group.rows)} failed")
+    for what in ("diverged", "failed"):
+        count = sum(row.values[what] is not None for row in group.rows)
+        if count:
+            parts.append(what if len(group.rows) == 1 else f"{count} of {len(group.rows)} {what}")
     return Text(", ".join(parts), "yellow")
