@@ -10,11 +10,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import anabranch as ab
+from anabranch.cli import app
 from anabranch.configfile import load
 from anabranch.report import page, places, report
-from report_samples import write_experiments, write_run, write_sweep
+from anabranch.sweep.file import Point
+from anabranch.sweep.folder import TrialFolder
+from anabranch.sweep.run import Sweep
+from anabranch.sweep.table import rows_of, trials_csv
+from anabranch.sweep.trial import Trial
+from report_samples import record, write_experiments, write_run, write_sweep
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 LOADING = {"src", "srcset", "href", "data", "poster", "action", "background"}
@@ -171,24 +178,60 @@ def test_what_experiments_have_in_common_is_said_once(paper: Path) -> None:
     assert "another, 1 core<" in apart
 
 
-def test_a_sweep_has_its_best_trial_first(reader: Reader, results: Path) -> None:
+def test_a_sweep_has_its_best_first(reader: Reader, results: Path) -> None:
+    head, *groups = reader.tables[index_of(reader, "Settings by accumulated error")]
+    records = [json.loads(file.read_text()) for file in (results / "grid" / "trials").iterdir()]
+    errors: dict[float, list[float]] = {}
+    for each in records:
+        errors.setdefault(each["config"]["learning_rate"], []).append(each["accumulated_error"])
+    (broken,) = (each["config"]["learning_rate"] for each in records if each["diverged"])
+    order = sorted(errors, key=lambda rate: (rate == broken, sum(errors[rate])))
+    assert [row[head.index("learning_rate")] for row in groups] == [f"{rate:g}" for rate in order]
+    best = errors[order[0]]
+    assert groups[0][:3] == ["1best", f"{sum(best) / len(best):.4f}", f"{min(best):.4f}–{max(best):.4f}"]
+    assert groups[-1][head.index("diverged")] == "1"
+    assert "seed" not in head
+
     tables = [i for i, caption in enumerate(reader.captions) if caption.startswith("Trials by accumulated error")]
     first, others = (reader.tables[i] for i in tables)
     assert (len(first), len(others)) == (1 + page.MOST_ROWS, 1 + 60 - page.MOST_ROWS)
-    head, best, *_ = first
-    records = [json.loads(file.read_text()) for file in (results / "grid" / "trials").iterdir()]
-    least = min((each for each in records if each["diverged"] is None), key=lambda each: each["accumulated_error"])
-    assert (best[0], best[1], best[-1]) == ("1best", f"{least['accumulated_error']:.4f}", least["key"])
+    head, least, *_ = first
+    assert (least[0], least[1]) == ("1", f"{min(each for rate in errors for each in errors[rate]):.4f}")
     assert {"seed", "learning_rate"} < set(head)
     assert "update.name" not in head
     assert (others[-1][0], others[-1][head.index("diverged in round")]) == ("60", "77")
     assert "60 finished trials; the loss of 1 of them stopped being finite." in reader.html
 
 
+def test_trials_of_one_seed_are_ranked_by_themselves(tmp_path: Path) -> None:
+    configs = [load("imnist", [f"learning_rate={rate}"]) for rate in (0.1, 0.01, 0.001)]
+    reader = Reader(report(write_sweep(tmp_path, configs)))
+    assert reader.captions == ["Trials by accumulated error"]
+    assert [row[0] for row in reader.tables[0]] == ["rank", "1best", "2", "3"]
+
+
+def test_trials_that_failed_are_listed(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [load("imnist")])
+    points = [Point(load("imnist", [f"seed={seed}"]), {"seed": seed}) for seed in (1, 2)]
+    trials = [Trial(point.config, {}) for point in points]
+    swept = Sweep({trials[0].key: record(points[0].config)}, {trials[1].key: "OSError: no space,\nnone at all"})
+    text = trials_csv(rows_of(points, trials, swept), ["seed"])
+    (tmp_path / "trials.csv").write_text(text)
+    reader = Reader(report(tmp_path))
+    assert "1 trial failed; the same command tries again." in reader.html
+    why = "OSError: no space,\nnone at all"
+    assert reader.tables[1] == [["seed", "what was wrong", "key"], ["2", why, trials[1].key]]
+    TrialFolder(tmp_path, {}).put(record(points[1].config))
+    assert "Trials that failed" not in report(tmp_path).read_text()
+    (tmp_path / "trials.csv").write_text("seed\n1\n")
+    with pytest.raises(ab.DataError, match=r"trials\.csv: .*no column 'failed'"):
+        report(tmp_path)
+
+
 def test_a_setting_that_only_one_kind_has_tells_nothing_apart(tmp_path: Path) -> None:
     names = ("update.name=OGD", "update.name=DLR", "update.window=7", "drift.every=50")
     reader = Reader(report(write_sweep(tmp_path, [load("imnist", [name]) for name in names[:2]])))
-    assert reader.tables[0][0][3:5] == ["update.name", "rounds done"]
+    assert reader.tables[0][0][3:5] == ["update.name", "diverged in round"]
     shutil.rmtree(tmp_path / "trials")
     reader = Reader(report(write_sweep(tmp_path, [load("imnist", [name]) for name in names])))
     assert {"update.window", "drift.every"} < set(reader.tables[0][0])
@@ -332,3 +375,12 @@ def test_where_the_page_goes(tmp_path: Path, results: Path) -> None:
     (tmp_path / "folder.html").mkdir()
     with pytest.raises(ab.OutputError, match="Is a directory"):
         report(results / "grid", tmp_path / "folder.html")
+
+
+def test_the_command_says_where_the_page_is(results: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    said = CliRunner().invoke(app, ["report", str(results / "grid"), "--out", str(out)])
+    assert (said.exit_code, said.stdout) == (0, f"{out} (0.1 MB)\n")
+    said = CliRunner().invoke(app, ["report", str(tmp_path / "none")])
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert "there is no such folder" in said.stderr

@@ -38,9 +38,13 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def mean(values: Iterable[float]) -> float | None:
-    """The arithmetic mean; None of nothing."""
-    held = list(values)
+def mean(values: Iterable[float | None]) -> float | None:
+    """The arithmetic mean of those that are there; None of nothing.
+
+    >>> mean([1, None, 2]), mean([])
+    (1.5, None)
+    """
+    held = [value for value in values if value is not None]
     return sum(held) / len(held) if held else None
 
 

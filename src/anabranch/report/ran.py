@@ -41,7 +41,7 @@ class ResultFile(BaseModel):
     stopped: str | None
     accumulated_error: float | None
     run_time_error: float | None
-    activation_rate: list[float]
+    activation_rate: list[float | None]
     bytes_up: list[int]
     bytes_down: list[int]
     client_seconds: float | None

@@ -26,7 +26,7 @@ def read_json(path: Path, kind: type[Model], writer: str) -> Model:
         DataError: where it cannot be read, or is not what the command writes.
     """
     try:
-        return kind.model_validate_json(_bytes(path))
+        return kind.model_validate_json(read_bytes(path))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
@@ -36,7 +36,7 @@ def read_json(path: Path, kind: type[Model], writer: str) -> Model:
 def read_curve(path: Path, writer: str) -> dict[str, list[float]]:
     """The columns ``rounds`` and ``run_time_error`` of a ``curve.csv``."""
     try:
-        lines = list(csv.DictReader(_bytes(path).decode().splitlines(), strict=True))
+        lines = list(csv.DictReader(read_bytes(path).decode().splitlines(), strict=True))
         return {name: [float(line[name]) for line in lines] for name in ("rounds", "run_time_error")}
     except KeyError as error:
         raise damaged(path, writer, f"it has no column {error}") from None
@@ -46,7 +46,7 @@ def read_curve(path: Path, writer: str) -> dict[str, list[float]]:
 
 def read_picture(path: Path, caption: str, aside: str, writer: str) -> Picture:
     """A PNG file as it goes into the page."""
-    content = _bytes(path)
+    content = read_bytes(path)
     if not content.startswith(PNG):
         raise damaged(path, writer, "not a PNG picture")
     return picture(content, caption, aside)
@@ -74,7 +74,12 @@ def flat(values: Any, name: str = "") -> dict[str, Value]:
     return {name: values}
 
 
-def _bytes(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
+    """The file's content.
+
+    Raises:
+        DataError: where it cannot be read.
+    """
     try:
         return path.read_bytes()
     except FileNotFoundError as error:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, RootModel
+from pydantic import RootModel
 
 from anabranch.report.drawing import MOST_LINES, draw_curves
 from anabranch.report.formats import is_number, joined, mean, megabytes, text
 from anabranch.report.page import Fact, Fold, Heading, Part, Picture, Row, Table
 from anabranch.report.places import relative
 from anabranch.report.reading import Value, flat, read_json
-from anabranch.sweep.folder import MANIFEST, TRIALS
+from anabranch.report.trials import SEED, WRITER, Group, TrialFile, grouped, read_failures, read_trials
+from anabranch.sweep.folder import MANIFEST
 
-WRITER = "anabranch sweep"
 FORMATS = {
     "accumulated error": ".4f",
     "run-time error": ".4f",
-    "diverged in round": ",",
     "rounds done": ",",
+    "diverged in round": ",",
     "activated": ".3f",
     "MB": ",.2f",
     "CPU s": ",.1f",
@@ -32,38 +31,8 @@ class ManifestFile(RootModel[dict[str, Any]]):
     """A ``manifest.json``: what the trials have in common."""
 
 
-class CurveFile(BaseModel):
-    """The run-time error rate of a trial as it went on."""
-
-    rounds: list[int]
-    run_time_error: list[float | None]
-
-
-class TrialFile(BaseModel):
-    """The record of a trial, as `anabranch.sweep.trial` makes it."""
-
-    key: str
-    config: dict[str, Any]
-    diverged: int | None
-    rounds: int
-    accumulated_error: float | None
-    run_time_error: float | None
-    activation_rate: list[float]
-    bytes_up: list[int]
-    bytes_down: list[int]
-    cpu_seconds: float | None = None
-    curve: CurveFile
-    versions: dict[str, Value]
-
-    @property
-    def rank(self) -> tuple[bool, float, str]:
-        """The least accumulated error is first, and what diverged is last."""
-        error = math.inf if self.accumulated_error is None else self.accumulated_error
-        return self.diverged is not None, error, self.key
-
-
 def sweep_part(folder: Path, place: Path) -> Part:
-    """The trials from best to worst, the best few's curves, and what all have in common.
+    """The trials from best to worst, the best few's curves, what failed, and what all have in common.
 
     Args:
         folder: what the page is about.
@@ -73,64 +42,125 @@ def sweep_part(folder: Path, place: Path) -> Part:
         DataError: where a file is damaged.
     """
     manifest = read_json(place / MANIFEST, ManifestFile, WRITER).root
-    files = sorted((place / TRIALS).glob("*.json"))
-    trials = sorted((read_json(file, TrialFile, WRITER) for file in files), key=lambda trial: trial.rank)
-    settings = [flat(trial.config) for trial in trials]
-    names = dict.fromkeys(name for each in settings for name in each)
-    varied = [name for name in names if _varies(name, settings)]
-    fixed = {name: each[name] for each in settings for name in each if name not in varied}
-
-    notes = [_counts(trials)]
+    trials = read_trials(place)
+    failures = read_failures(place, trials)
     blocks: list[Table | Picture] = []
-    if len(varied) == 0 and len(trials) > 1:
-        notes.append("All trials have the same settings; they differ in their data.")
     if trials:
-        best = [(trial, each) for trial, each in zip(trials, settings, strict=True) if trial.diverged is None]
-        curves = {
-            f"{rank}. {_label(each, varied)}": trial.curve.model_dump()
-            for rank, (trial, each) in enumerate(best[:MOST_LINES], 1)
-        }
-        few = f"the {len(curves)} best trials" if len(curves) > 1 else "the best trial"
-        drawn = draw_curves(curves, f"Run-time error rates of {few}")
-        blocks = [*([drawn] if drawn else []), _table(trials, settings, varied)]
-    manifest.pop("versions", None)  # each trial has its own
-    facts = [Fact(name, text(value)) for name, value in {**fixed, **flat(manifest)}.items() if name]
-    versions = list(dict.fromkeys(joined(trial.versions) for trial in trials))
-    if len(versions) == 1:
-        facts.append(Fact("versions", versions[0]))
-    elif versions:
-        notes.append(f"Trials ran with different versions: {'; or '.join(versions)}.")
+        blocks += _ranking(trials)
+    if failures:
+        blocks.append(_failed(failures))
+    facts = _facts(trials, manifest)
     return Part(
         relative(place, folder),
         "Sweep" if place == folder else f"Sweep: {relative(place, folder)}",
-        notes=notes,
+        notes=_notes(trials, len(failures)),
         blocks=blocks,
         folds=[Fold("What all trials have in common", facts)] if facts else [],
     )
 
 
-def _counts(trials: Sequence[TrialFile]) -> str:
+def _ranking(trials: Sequence[TrialFile]) -> list[Table | Picture]:
+    """Learning curves and tables; trials that differ by their seed are taken together first."""
+    groups, varied = grouped(trials), _varied([trial.settings for trial in trials])
+    chosen = [name for name in varied if name != SEED]
+    several = len(groups) < len(trials)
+    what, over = ("settings", ", mean over the seeds") if several else ("trials", "")
+    best = [group for group in groups if not group.diverged][:MOST_LINES]
+    names = [
+        _label(group.settings if several else group.trials[0].settings, chosen if several else varied) for group in best
+    ]
+    curves = {f"{rank}. {name}": group.curve() for rank, (name, group) in enumerate(zip(names, best, strict=True), 1)}
+    drawn = draw_curves(curves, f"Run-time error rates of the {len(best)} best {what}{over}")
+    tables = [_table("Trials by accumulated error", [_trial(trial, varied) for trial in trials], best=not several)]
+    if several:
+        caption = "Settings by accumulated error, mean over the seeds"
+        tables.insert(0, _table(caption, [_group(group, chosen) for group in groups], best=True))
+    return [*([drawn] if drawn else []), *tables]
+
+
+def _trial(trial: TrialFile, varied: Sequence[str]) -> dict[str, Value]:
+    errors = {"accumulated error": trial.accumulated_error, "run-time error": trial.run_time_error}
+    settings = {name: trial.settings.get(name) for name in varied}
+    return {**errors, **settings, "diverged in round": trial.diverged, **_costs([trial]), "key": trial.key}
+
+
+def _group(group: Group, varied: Sequence[str]) -> dict[str, Value]:
+    held = [trial.accumulated_error for trial in group.trials if trial.accumulated_error is not None]
+    return {
+        "accumulated error": group.error,
+        "min–max": f"{min(held):.4f}–{max(held):.4f}" if held else None,
+        "run-time error": mean(trial.run_time_error for trial in group.trials),
+        **{name: group.settings.get(name) for name in varied},
+        "seeds": len(group.trials),
+        "diverged": group.diverged or None,
+        **_costs(group.trials),
+    }
+
+
+def _costs(trials: Sequence[TrialFile]) -> dict[str, Value]:
+    traffic = mean(sum(trial.bytes_up) + sum(trial.bytes_down) for trial in trials)
+    return {
+        "rounds done": round(mean(trial.rounds for trial in trials) or 0),
+        "activated": mean(rate for trial in trials for rate in trial.activation_rate),
+        "MB": None if traffic is None else megabytes(traffic),
+        "CPU s": mean(trial.cpu_seconds for trial in trials),
+    }
+
+
+def _table(caption: str, lines: Sequence[dict[str, Value]], *, best: bool) -> Table:
+    """Ranked lines; with ``best``, the first is marked unless it diverged."""
+    ranked = [{"rank": rank, **line} for rank, line in enumerate(lines, 1)]
+    kept = [name for name in ranked[0] if any(line[name] is not None for line in ranked)]
+    headings = [Heading(name, "number" if any(is_number(line[name]) for line in ranked) else "") for name in kept]
+    cells = [[text(line[name], FORMATS.get(name, "")) for name in kept] for line in ranked]
+    finite = ranked[0].get("diverged") is None and ranked[0].get("diverged in round") is None
+    marks = best and finite and len(ranked) > 1
+    return Table(caption, headings, [Row(each, "best" if marks and i == 0 else "") for i, each in enumerate(cells)])
+
+
+def _failed(failures: Sequence[Mapping[str, str]]) -> Table:
+    order = [*(name for name in failures[0] if name not in ("key", "failed")), "failed", "key"]
+    titles = {"failed": "what was wrong"}
+    headings = [Heading(titles.get(name, name)) for name in order]
+    return Table("Trials that failed", headings, [Row([line[name] or "" for name in order]) for line in failures])
+
+
+def _notes(trials: Sequence[TrialFile], failed: int) -> list[str]:
     if not trials:
-        return "No trial is finished yet."
-    diverged = sum(trial.diverged is not None for trial in trials)
-    return f"{len(trials)} finished trial{'s' if len(trials) > 1 else ''}" + (
-        f"; the loss of {diverged} of them stopped being finite." if diverged else "."
-    )
+        counts = "No trial is finished yet."
+    else:
+        diverged = sum(trial.diverged is not None for trial in trials)
+        counts = f"{len(trials)} finished trial{'s' if len(trials) > 1 else ''}" + (
+            f"; the loss of {diverged} of them stopped being finite." if diverged else "."
+        )
+    notes = [counts]
+    if failed:
+        notes.append(f"{failed} trial{'s' if failed > 1 else ''} failed; the same command tries again.")
+    versions = _versions(trials)
+    if len(versions) > 1:
+        notes.append(f"Trials ran with different versions: {'; or '.join(versions)}.")
+    return notes
 
 
-def _table(trials: Sequence[TrialFile], settings: Sequence[Mapping[str, Value]], varied: Sequence[str]) -> Table:
-    lines: list[dict[str, Value]] = []
-    for rank, (trial, each) in enumerate(zip(trials, settings, strict=True), 1):
-        errors = {"accumulated error": trial.accumulated_error, "run-time error": trial.run_time_error}
-        chosen = {name: each.get(name) for name in varied}
-        lines.append({"rank": rank, **errors, **chosen, **_costs(trial)})
-        lines[-1]["key"] = trial.key
-    kept = [name for name in lines[0] if any(line[name] is not None for line in lines)]
-    headings = [Heading(name, "number" if any(is_number(line[name]) for line in lines) else "") for name in kept]
-    cells = [[text(line[name], FORMATS.get(name, "")) for name in kept] for line in lines]
-    best = len(trials) > 1 and trials[0].diverged is None
-    rows = [Row(each, "best" if best and rank == 1 else "") for rank, each in enumerate(cells, 1)]
-    return Table("Trials by accumulated error", headings, rows)
+def _facts(trials: Sequence[TrialFile], manifest: Mapping[str, Any]) -> list[Fact]:
+    """Settings that all trials share, and what else the manifest says."""
+    settings = [trial.settings for trial in trials]
+    varied = _varied(settings)
+    fixed = {name: value for each in settings for name, value in each.items() if name not in varied}
+    told = ("versions", "settings") if trials else ()  # by the trials themselves
+    others = flat({name: value for name, value in manifest.items() if name not in told})
+    facts = [Fact(name, text(value)) for name, value in {**fixed, **others}.items() if name]
+    versions = _versions(trials)
+    return [*facts, Fact("versions", versions[0])] if len(versions) == 1 else facts
+
+
+def _versions(trials: Sequence[TrialFile]) -> list[str]:
+    return list(dict.fromkeys(joined(trial.versions) for trial in trials))
+
+
+def _varied(settings: Sequence[Mapping[str, Value]]) -> list[str]:
+    names = dict.fromkeys(name for each in settings for name in each)
+    return [name for name in names if _varies(name, settings)]
 
 
 def _varies(name: str, settings: Sequence[Mapping[str, Value]]) -> bool:
@@ -142,16 +172,6 @@ def _varies(name: str, settings: Sequence[Mapping[str, Value]]) -> bool:
     return len(held) < len(settings) and not any(kind in each for each in settings)
 
 
-def _costs(trial: TrialFile) -> dict[str, Value]:
-    return {
-        "rounds done": trial.rounds,
-        "diverged in round": trial.diverged,
-        "activated": mean(trial.activation_rate),
-        "MB": megabytes(sum(trial.bytes_up) + sum(trial.bytes_down)),
-        "CPU s": trial.cpu_seconds,
-    }
-
-
 def _label(settings: Mapping[str, Value], varied: Sequence[str]) -> str:
     """What tells a trial from the others, in few words."""
     words = []
@@ -159,4 +179,4 @@ def _label(settings: Mapping[str, Value], varied: Sequence[str]) -> str:
         if settings.get(name) is not None:
             value, last = text(settings[name]), name.rpartition(".")[2]
             words.append(value if last == "name" else f"{last.replace('_', ' ')} {value}")
-    return ", ".join(words) or "the only trial"
+    return ", ".join(words) or "the only one"

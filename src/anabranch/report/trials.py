@@ -1,0 +1,135 @@
+"""The trials of a sweep, as they are read and as they are ranked."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, model_validator
+
+from anabranch.report.formats import mean
+from anabranch.report.reading import Value, damaged, flat, read_bytes, read_json
+from anabranch.sweep.folder import TRIALS
+
+WRITER = "anabranch sweep"
+TABLE = "trials.csv"
+SEED = "seed"
+NUMBERS = {"accumulated_error", "run_time_error", "diverged", "activation_rate", "MB", "seconds"}
+"""Columns of ``trials.csv`` that a trial which failed has nothing in."""
+
+
+class CurveFile(BaseModel):
+    """The run-time error rate of a trial as it went on."""
+
+    rounds: list[int]
+    run_time_error: list[float]
+
+    @model_validator(mode="after")
+    def _as_long(self) -> CurveFile:
+        if len(self.rounds) != len(self.run_time_error):
+            raise ValueError("rounds and run_time_error differ in length")
+        return self
+
+
+class TrialFile(BaseModel):
+    """The record of a trial, as `anabranch.sweep.trial` makes it."""
+
+    key: str
+    config: dict[str, Any]
+    diverged: int | None
+    rounds: int
+    accumulated_error: float | None
+    run_time_error: float | None
+    activation_rate: list[float | None]
+    bytes_up: list[int]
+    bytes_down: list[int]
+    cpu_seconds: float | None = None
+    curve: CurveFile
+    versions: dict[str, Value]
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """By their full names."""
+        return flat(self.config)
+
+    @property
+    def rank(self) -> tuple[bool, float, str]:
+        """The least accumulated error is first, and what diverged is last."""
+        error = math.inf if self.accumulated_error is None else self.accumulated_error
+        return self.diverged is not None, error, self.key
+
+
+@dataclass(frozen=True)
+class Group:
+    """The trials that differ by their seed only, the best first."""
+
+    settings: dict[str, Value]
+    """Without the seed."""
+    trials: Sequence[TrialFile]
+
+    @property
+    def diverged(self) -> int:
+        """How many of them diverged."""
+        return sum(trial.diverged is not None for trial in self.trials)
+
+    @property
+    def error(self) -> float | None:
+        """The mean accumulated error."""
+        return mean(trial.accumulated_error for trial in self.trials)
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """The least is first, and one of which a trial diverged is last: as ``anabranch sweep`` ranks them."""
+        return self.diverged > 0, math.inf if self.error is None else self.error
+
+    def curve(self) -> dict[str, list[Any]]:
+        """The mean of their run-time error rates, as far as all have them."""
+        points = min(len(trial.curve.rounds) for trial in self.trials)
+        columns = zip(*(trial.curve.run_time_error[:points] for trial in self.trials), strict=True)
+        return {"rounds": self.trials[0].curve.rounds[:points], "run_time_error": [mean(each) for each in columns]}
+
+
+def read_trials(place: Path) -> list[TrialFile]:
+    """The records of the finished trials, the best first.
+
+    Raises:
+        DataError: where one of them is damaged.
+    """
+    files = (place / TRIALS).glob("*.json")
+    return sorted((read_json(file, TrialFile, WRITER) for file in files), key=lambda trial: trial.rank)
+
+
+def grouped(trials: Sequence[TrialFile]) -> list[Group]:
+    """The trials in groups, the best first."""
+    groups: dict[str, Group] = {}
+    for trial in trials:
+        settings = {name: value for name, value in trial.settings.items() if name != SEED}
+        held = groups.get(repr(settings), Group(settings, []))
+        groups[repr(settings)] = Group(settings, [*held.trials, trial])
+    return sorted(groups.values(), key=lambda group: group.rank)
+
+
+def read_failures(place: Path, done: Sequence[TrialFile]) -> list[dict[str, str]]:
+    """What ``trials.csv`` says of the trials that failed: their settings, ``key``, and why under ``failed``.
+
+    A trial that was done later has not failed.
+
+    Raises:
+        DataError: where the file is damaged.
+    """
+    file = place / TABLE
+    if not file.exists():  # it is written when a sweep ends
+        return []
+    keys = {trial.key for trial in done}
+    try:
+        lines = list(csv.DictReader(read_bytes(file).decode().splitlines(keepends=True), strict=True))
+        failed = [line for line in lines if line["failed"] and line["key"] not in keys]
+    except KeyError as error:
+        raise damaged(file, WRITER, f"it has no column {error}") from None
+    except (ValueError, csv.Error) as error:
+        raise damaged(file, WRITER, str(error)) from None
+    return [{name: value for name, value in line.items() if name not in NUMBERS} for line in failed]
