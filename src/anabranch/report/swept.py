@@ -92,7 +92,7 @@ def _group(group: Group, varied: Sequence[str]) -> dict[str, Value]:
         "run-time error": mean(trial.run_time_error for trial in group.trials),
         **{name: group.settings.get(name) for name in varied},
         "seeds": len(group.trials),
-        "diverged": group.diverged or None,
+        "diverged": group.diverged,
         **_costs(group.trials),
     }
 
@@ -113,8 +113,8 @@ def _table(caption: str, lines: Sequence[dict[str, Value]], *, best: bool) -> Ta
     kept = [name for name in ranked[0] if any(line[name] is not None for line in ranked)]
     headings = [Heading(name, "number" if any(is_number(line[name]) for line in ranked) else "") for name in kept]
     cells = [[text(line[name], FORMATS.get(name, "")) for name in kept] for line in ranked]
-    finite = ranked[0].get("diverged") is None and ranked[0].get("diverged in round") is None
-    marks = best and finite and len(ranked) > 1
+    diverged = ranked[0].get("diverged") or ranked[0].get("diverged in round")
+    marks = best and not diverged and len(ranked) > 1
     return Table(caption, headings, [Row(each, "best" if marks and i == 0 else "") for i, each in enumerate(cells)])
 
 
