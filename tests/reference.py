@@ -69,11 +69,13 @@ def run(
     decay: float = 1.0,
     client_window: bool = True,
     learning_rate: float | tuple[float, float],
+    learning_rate_power: float = 0.0,
 ) -> Outcome:
     """Train for T rounds, one sample a round, and return what happened.
 
     ``xs[m]`` is (T, d_m), ``y`` (T,) integers, ``active`` (T, M) booleans: ``active[t, m]`` says m ∈ A_t.
-    ``learning_rate`` is one number for all parties or (server, client). ``update`` is one of
+    ``learning_rate`` is one number for all parties or (server, client), in round t (from 0) times
+    ``(t + 1) ** -learning_rate_power``. ``update`` is one of
 
     - ``"OGD"``: Algorithm "Online VFL with Online Gradient Descent", stepping only the clients in A_t. ``window``,
       ``decay`` and ``client_window`` mean nothing here;
@@ -159,9 +161,10 @@ def run(
         applied.append(sum(squared(g) for g in [server_direction, *client_directions] if g is not None))
 
         # Every direction above was taken at w^t; only now do the parties move to w^{t+1}.
-        w_0 = step(w_0, server_rate, server_direction)
+        fallen = 1 / (t + 1) ** learning_rate_power
+        w_0 = step(w_0, fallen * server_rate, server_direction)
         w = [
-            w_m if direction is None else step(w_m, client_rate, direction)
+            w_m if direction is None else step(w_m, fallen * client_rate, direction)
             for w_m, direction in zip(w, client_directions, strict=True)
         ]
 

@@ -111,6 +111,8 @@ def test_a_section_that_a_file_lacks_begins_with_its_default(tmp_path: Path) -> 
         (["activation.name=Fixed", "activation.k=-1"], "activation.k is -1, but it must be a whole number of clients"),
         (["learning_rate=-0.1"], "learning_rate is -0.1, but it must be a number of 0 or more"),
         (["learning_rate=inf"], "learning_rate is inf, but it must be a number of 0 or more"),
+        (["learning_rate_power=-1"], "learning_rate_power is -1, but it must be a number of 0 or more"),
+        (["measure_regret=1"], "measure_regret is 1, but it must be true or false"),
         (["rounds=0"], "rounds is 0, but it must be a whole number from 1"),
         (["seed=-1"], "seed is -1, but it must be a whole number from 0"),
         (["wire_dtype=float8"], 'wire_dtype is "float8", but it must be one of "float32"'),
@@ -200,7 +202,9 @@ def test_what_show_writes_reads_back_whatever_is_in_it(tmp_path: Path) -> None:
 
 def test_one_seed_feeds_everything(tmp_path: Path) -> None:
     digits = write_digits(tmp_path)
-    plan = runner.build(load("imnist", [SMALL_MODEL, f"stream.data_dir={digits}", "seed=7", "drift.every=5"]))
+    given = ["seed=7", "drift.every=5", "learning_rate_power=0.5", "measure_regret=true"]
+    plan = runner.build(load("imnist", [SMALL_MODEL, f"stream.data_dir={digits}", *given]))
+    assert (plan.options["learning_rate_power"], plan.options["measure_regret"]) == (0.5, True)
     described = plan.stream.describe()
     assert (described["seed"], described["stream"]["seed"], plan.options["seed"]) == (7, 7, 7)
     assert plan.stream.widths == (196,) * 4

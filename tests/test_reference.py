@@ -23,7 +23,7 @@ def make_update(name, window, decay, client_window):
     }[name]()
 
 
-def run_package(nets, server, xs, y, active, path, update, classes, learning_rate):
+def run_package(nets, server, xs, y, active, path, update, classes, learning_rate, power):
     make = MODULES[path]
     model = ab.SplitModel([make(net) for net in nets], make(server))
     return ab.simulate(
@@ -32,6 +32,7 @@ def run_package(nets, server, xs, y, active, path, update, classes, learning_rat
         update=update,
         activation=ab.Recorded(active),
         learning_rate=learning_rate,
+        learning_rate_power=power,
         wire_dtype="float64",
         keep_errors=True,
         chunk=64,
@@ -72,6 +73,7 @@ problem = st.fixed_dictionaries(
         "client_window": st.booleans(),
         "share": st.sampled_from([0.0, 0.2, 0.6, 1.0]),
         "rates": st.sampled_from([(0.05, 0.05), (0.1, 0.02)]),
+        "power": st.sampled_from([0.0, 0.5]),
     }
 )
 
@@ -112,11 +114,11 @@ def test_parameters_and_predictions_agree_with_the_reference(name, path, case):
     server_rate, client_rate = case["rates"]
     expected = reference.run(
         nets, server, xs, y, active, update=name, window=window, decay=decay, client_window=client_window,
-        learning_rate=(server_rate, client_rate),
+        learning_rate=(server_rate, client_rate), learning_rate_power=case["power"],
     )  # fmt: skip
     with jax.enable_x64(True):
         result = run_package(
             nets, server, xs, y, active, path, make_update(name, window, decay, client_window), case["classes"],
-            [server_rate] + [client_rate] * len(nets),
+            [server_rate] + [client_rate] * len(nets), case["power"],
         )  # fmt: skip
         assert_agrees(result, expected, y)

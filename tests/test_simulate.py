@@ -142,12 +142,13 @@ def test_a_second_run_of_the_same_shapes_compiles_nothing(compilations):
     model, stream, active = small_problem()
     other, other_stream, other_active = small_problem(seed=0)
 
-    def both(decay, rate, activation, seed, rounds):
+    def both(decay, rate, activation, seed, rounds, power=0.0):
         for m, s in ((model, stream), (other, other_stream)):
             run(
                 (m, s, active),
                 update=ab.DLR(5, decay),
                 learning_rate=rate,
+                learning_rate_power=power,
                 activation=activation,
                 seed=seed,
                 rounds=rounds,
@@ -157,7 +158,7 @@ def test_a_second_run_of_the_same_shapes_compiles_nothing(compilations):
     both(0.9, 0.1, ab.Event(0.2), 0, 60)
     before = len(compilations)
     both(0.5, 0.02, ab.Random(0.25), 7, 50)
-    both(0.8, 0.3, ab.Event(-0.1), 8, 40)
+    both(0.8, 0.3, ab.Event(-0.1), 8, 40, power=0.5)
     both(0.7, [0.1, 0.2, 0.3, 0.1], ab.Recorded(other_active), 9, 30)
     assert len(compilations) == before > 0
 
@@ -209,6 +210,19 @@ def test_one_learning_rate_for_each_party():
     result = run((model, stream, active), learning_rate=[0.0, 0.1, 0.0, 0.1])
     changed = {name.split(".")[0] for name, value in bits(model).items() if bits(result.model)[name] != value}
     assert changed == {"client1", "client3"}
+
+
+def test_a_learning_rate_falls_with_the_rounds_and_not_with_a_partys_steps():
+    model, stream, _ = small_problem()
+    active = np.zeros((60, 3), bool)
+    active[8, 0] = True  # once, in round 9, where t^-0.5 is a third
+    options = {"update": ab.OGD(), "learning_rate": [0.0, 0.3, 0.3, 0.3]}
+    fallen = run((model, stream, active), learning_rate_power=0.5, **options).model
+    steady = run((model, stream, active), **options).model
+    for name, start in model.to_arrays().items():
+        moved, expected = fallen.to_arrays()[name] - start, (steady.to_arrays()[name] - start) / 3
+        np.testing.assert_allclose(moved, expected, rtol=1e-4, atol=1e-7)
+        assert (moved != 0).any() == name.startswith("client1.")
 
 
 def test_a_window_of_a_thousand_in_float32_stays_near_the_exact_sum():
@@ -533,6 +547,13 @@ def test_a_result_can_be_pickled():
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
         ({"learning_rate": -1}, "learning_rate is -1"),
         ({"learning_rate": "fast"}, "learning_rate is 'fast'"),
+        ({"learning_rate_power": -0.5}, "learning_rate_power is -0.5, but it is a number of 0 or more"),
+        ({"learning_rate_power": float("inf")}, "learning_rate_power is inf"),
+        ({"learning_rate_power": True}, "learning_rate_power is True"),
+        (
+            {"learning_rate_power": 0.5, "learning_rate": optax.sgd(0.1)},
+            "learning_rate_power is 0.5, but learning_rate is an Optax transformation",
+        ),
         ({"learning_rate": [0.1, 0.1]}, "learning_rate has 2 values, but there are 4 parties"),
         ({"activation": ab.Fixed(4)}, "k is 4, but there are only 3 clients"),
         ({"activation": ab.Random([0.5])}, "p has 1 probabilities, but there are 3 clients"),

@@ -220,6 +220,7 @@ class Config(Section):
     learning_rate: Rate | tuple[Rate, ...] = Field(
         default=0.003, description="a number of 0 or more, or a list: the server's, then each client's"
     )
+    learning_rate_power: Rate = Field(default=0.0, description="a number of 0 or more")
     wire_dtype: Literal["float32", "float16", "bfloat16", "float64"] = Field(
         default="float32", description='one of "float32", "float16", "bfloat16" and "float64"'
     )

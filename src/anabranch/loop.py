@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
+from numpy.typing import NDArray
 
 from anabranch.activation import Mask
 from anabranch.chunks import Chunk
@@ -32,12 +33,32 @@ class Played(NamedTuple):
     """(n,) each, or None where nothing is measured."""
 
 
+class LearningRates(NamedTuple):
+    """The learning rates of every party in every round: ``η_t = η · t^(−power)``, rounds counted from 1 here.
+
+    >>> LearningRates(np.array([0.1, 0.2]), power=0.5).of(3, 1, np.dtype("float32"))  # of round 4
+    array([[0.05, 0.1 ]], dtype=float32)
+    """
+
+    first: NDArray[np.float64]
+    """(M + 1,): of the first round, the server's first."""
+    power: float
+
+    def of(self, begun: int, rounds: int, dtype: np.dtype[Any]) -> NDArray[np.floating[Any]]:
+        """(rounds, M + 1): those of ``rounds`` rounds, before which ``begun`` were played."""
+        t = np.arange(begun + 1, begun + rounds + 1, dtype=np.float64)[:, None]
+        return (self.first * t**-self.power).astype(dtype)
+
+
 class Loop:
     """The compiled loop over a chunk, and the parties' state in it."""
 
-    def __init__(self, layout: tuple[Group, ...], rule: Rule, rates: Array, model: SplitModel, nothing: Chunk) -> None:
-        self._fixed = (layout, rule, rates)
-        self.federation = _init(layout, rule, rates, model)
+    def __init__(
+        self, layout: tuple[Group, ...], rule: Rule, rates: LearningRates, model: SplitModel, nothing: Chunk
+    ) -> None:
+        self._fixed = (layout, rule)
+        self._rates = rates
+        self.federation = _init(layout, rule, rates.of(0, 1, nothing.x.dtype)[0], model)
         self._trouble = jnp.zeros((), jnp.int32)
         nobody = np.zeros((len(nothing.y), len(model.clients)), bool)
         jax.block_until_ready(self.play(nothing, nobody, 0).done)  # compiles, and plays no round
@@ -45,7 +66,8 @@ class Loop:
     def play(self, chunk: Chunk, active: Mask, begun: int) -> Played:
         """Starts on the chunk's rounds, the first of which is round ``begun``, and returns at once."""
         # Every number that changes is an array, so that it is an argument of the compiled program.
-        numbers = (chunk.x, chunk.y, active, np.asarray(chunk.rows, np.int32), np.asarray(begun, np.int32))
+        rates = self._rates.of(begun, len(chunk.y), chunk.x.dtype)
+        numbers = (chunk.x, chunk.y, active, rates, np.asarray(chunk.rows, np.int32), np.asarray(begun, np.int32))
         inputs = (self._fixed, numbers, self._trouble)
         self.federation, predictions, done, self._trouble, measures = _play(inputs, self.federation)
         return Played(chunk, active, predictions, done, self._trouble, measures)
@@ -58,13 +80,13 @@ _init = compiled(init_federation)
 @partial(compiled, donate="all-except-first")
 def _play(inputs: tuple[Any, ...], federation: Federation) -> tuple[Federation, Array, Array, Array, Measures | None]:
     """The chunk's rounds, one after another, until something is not finite."""
-    (layout, rule, rates), (x, y, active, rows, begun), trouble = inputs
+    (layout, rule), (x, y, active, rates, rows, begun), trouble = inputs
     arrays, rest = eqx.partition(federation, eqx.is_array)
 
     def play(carry: tuple) -> tuple:
         i, arrays, _, predictions, measures = carry
         federation, outcome = play_round(
-            layout, rule, rates, eqx.combine(arrays, rest), x[i], y[i], active[i], begun + i
+            layout, rule, rates[i], eqx.combine(arrays, rest), x[i], y[i], active[i], begun + i
         )
         arrays = eqx.filter(federation, eqx.is_array)
         measures = jax.tree.map(lambda all, one: all.at[i].set(one), measures, measured(federation))

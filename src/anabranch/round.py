@@ -38,7 +38,7 @@ def play_round(
     Args:
         layout: which clients are computed together.
         rule: the update (OGD, DLR or SLR) and the step rule.
-        rates: the learning rates ``η_0 .. η_M``, the server's first.
+        rates: this round's learning rates ``η_0 .. η_M``, the server's first.
         federation: every party's state.
         x: the clients' features side by side.
         label: known to the server only.

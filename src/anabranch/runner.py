@@ -69,6 +69,7 @@ def build(config: Config) -> Plan:
         "update": _build_update(config),
         "activation": activation,
         "learning_rate": config.learning_rate,
+        "learning_rate_power": config.learning_rate_power,
         "rounds": config.rounds,
         "seed": config.seed,
         "wire_dtype": config.wire_dtype,

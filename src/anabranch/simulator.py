@@ -19,7 +19,7 @@ from anabranch.chunks import Chunk, empty_chunk, read_chunks
 from anabranch.errors import ConfigError, Diverged, Interrupted, ModelError, nearest
 from anabranch.interrupt import Interruptible
 from anabranch.keys import SEEDS
-from anabranch.loop import Loop, Played
+from anabranch.loop import LearningRates, Loop, Played
 from anabranch.metrics import RUN_TIME_WINDOW, Prequential
 from anabranch.models import Group, SplitModel
 from anabranch.party import TROUBLES, Rule
@@ -51,6 +51,7 @@ def simulate(
     update: Update | None = None,
     activation: Activation | None = None,
     learning_rate: LearningRate = 0.003,
+    learning_rate_power: float = 0.0,
     rounds: int | None = None,
     seed: int = 0,
     wire_dtype: str = "float32",
@@ -69,6 +70,8 @@ def simulate(
         activation: `Full` (the default), `Random`, `Event`, `Fixed` or `Recorded`.
         learning_rate: ``η`` for every party; or ``[η_0, η_1, .., η_M]``, the server's first; or any Optax
             transformation, which takes the smoothed gradient.
+        learning_rate_power: makes it fall: in round ``t``, counted from 1, it is ``η_t = η t^(−power)``. The paper's
+            convex theorem takes 0.5, as ``η_t = D/(G √t)``. Not with an Optax transformation.
         rounds: how many; None goes on until the stream ends. A shorter stream ends the run, and the result says so.
         seed: where the parties' random keys for activation come from.
         wire_dtype: in which embeddings and derivatives cross the wire: float32, float16, bfloat16 or float64.
@@ -126,7 +129,8 @@ def simulate(
     if stream.classes > classes:
         raise ModelError(f"the stream has {stream.classes} classes, but the model tells only {classes} apart")
     activation.check(len(model.clients), rounds)
-    rates, optimiser = _read_learning_rate(learning_rate, len(model.clients))
+    first_rates, optimiser = _read_learning_rate(learning_rate, len(model.clients))
+    rates = LearningRates(first_rates, _read_power(learning_rate_power, optimiser))
     if measure_regret and isinstance(update, DLR) and not update.client_window:
         raise ConfigError(
             "measure_regret: the dynamic local regret needs every client's window, and DLR(client_window=False) gives "
@@ -141,7 +145,7 @@ def simulate(
     decide = partial(_decide, activation, seed, stream.widths)
 
     started = time.perf_counter()
-    loop = Loop(layout, rule, jnp.asarray(rates, dtype), model, empty_chunk(chunk, sum(stream.widths), dtype))
+    loop = Loop(layout, rule, rates, model, empty_chunk(chunk, sum(stream.widths), dtype))
     decide(0, first)  # it may compile too
     compile_seconds = time.perf_counter() - started
 
@@ -162,6 +166,7 @@ def simulate(
                 "update": repr(update),
                 "activation": repr(activation),
                 "learning_rate": repr(learning_rate) if optimiser is not None else np.asarray(learning_rate).tolist(),
+                "learning_rate_power": rates.power,
                 "rounds": rounds,
                 "seed": seed,
                 "wire_dtype": wire_dtype,
@@ -376,3 +381,15 @@ def _read_learning_rate(
             f"{clients} clients"
         )
     return np.broadcast_to(rates, clients + 1), None
+
+
+def _read_power(power: float, optimiser: optax.GradientTransformation | None) -> float:
+    number = power if isinstance(power, int | float | np.floating) and not isinstance(power, bool) else np.nan
+    if not (np.isfinite(number) and number >= 0):
+        raise ConfigError(f"learning_rate_power is {power!r}, but it is a number of 0 or more")
+    if number and optimiser is not None:
+        raise ConfigError(
+            f"learning_rate_power is {power!r}, but learning_rate is an Optax transformation, which has rates of its "
+            "own: give it a schedule, or give a number as learning_rate"
+        )
+    return float(number)
