@@ -70,15 +70,17 @@ def dask(address: str) -> Iterator[tuple[Tasks, int]]:
         cores = sum(client.ncores().values())
         if not cores:
             raise ClusterError(f"the Dask cluster at {address} has no workers: start some with 'dask worker'")
-        started: list[Any] = []
+        # A result that is held on to would be computed again when the worker that has it dies.
+        under_way: set[Any] = set()
 
         def start(function: Callable[[], Any]) -> Any:
             future = client.submit(function, pure=False)
-            started.append(future)
+            under_way.add(future)
+            future.add_done_callback(under_way.discard)
             return future
 
         _check_workers("Dask", address, start)
-        yield Tasks(start, lambda: client.cancel(started)), cores
+        yield Tasks(start, lambda: client.cancel(list(under_way))), cores
 
 
 @contextmanager
@@ -98,15 +100,18 @@ def ray(address: str) -> Iterator[tuple[Tasks, int]]:
             raise ClusterError(f"the Ray cluster at {address} has no cores to run trials on")
         # A trial whose process dies is no more Ray's to repeat than one that fails.
         call = ray.remote(_call).options(num_cpus=1, max_retries=0)
-        started: list[Any] = []
+        under_way: dict[Any, Any] = {}
 
         def start(function: Callable[[], Any]) -> Any:
-            started.append(call.remote(function))
-            return started[-1].future()
+            reference = call.remote(function)
+            future = reference.future()
+            under_way[future] = reference
+            future.add_done_callback(under_way.pop)
+            return future
 
         def cancel() -> None:
-            for each in started:
-                ray.cancel(each, force=True)
+            for reference in list(under_way.values()):
+                ray.cancel(reference, force=True)
 
         _check_workers("Ray", address, start)
         yield Tasks(start, cancel), cores

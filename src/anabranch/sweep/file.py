@@ -86,9 +86,7 @@ def read(path: str | Path, overrides: Iterable[Override] = ()) -> SweepFile:
     given = list(overrides)
     for each in given:
         if any(key in grid for key in (".".join(each.key), each.key[0])):
-            raise ConfigError(
-                f"{each.said}: {'.'.join(each.key)} is varied by the grid of {own.where}: change it there"
-            )
+            raise ConfigError(f"{each.said}: the grid of {own.where} varies {'.'.join(each.key)}: change it there")
     settings = _based(own._replace(values=values), base)
 
     points: dict[str, Point] = {}

@@ -93,5 +93,7 @@ def attempt(trial: Trial, versions: Mapping[str, str]) -> Attempt:
 
 
 def _reason(problem: Exception) -> str:
+    """Of a dead process: its signal, where loky says it, or the first sentence of what the cluster says."""
     signals = re.search(r"exit codes of the workers are \{(.*)\}", str(problem))
-    return signals[1] if signals else f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
+    sentence = re.split(r"(?<=[.!?])\s", str(problem))[0]
+    return signals[1] if signals else f"{type(problem).__name__}: {sentence}"
