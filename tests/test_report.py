@@ -258,6 +258,18 @@ def test_one_run_that_was_saved_from_python(tmp_path: Path, png: bytes) -> None:
     assert "Ended early: interrupted after 5 rounds." in reader.html
 
 
+def test_runs_and_trials_without_a_round(tmp_path: Path, png: bytes) -> None:
+    nothing = {"rounds": 0, "accumulated_error": None, "run_time_error": None, "activation_rate": [None] * 4}
+    held = record(load("imnist")) | nothing | {"curve": {"rounds": [], "run_time_error": []}}
+    write_sweep(tmp_path / "grid", [])
+    (tmp_path / "grid" / "trials" / f"{held['key']}.json").write_text(json.dumps(held))
+    file = write_run(tmp_path / "run", load("imnist"), png) / "result.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | nothing))
+    trials, numbers, clients = Reader(report(tmp_path)).tables
+    assert "accumulated error" not in trials[0]
+    assert (numbers[1][1], clients[1][2]) == ("–", "–")
+
+
 def test_an_experiment_of_its_own_and_a_folder_that_has_no_name(paper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(paper / "window")
     reader = Reader(report(Path()))

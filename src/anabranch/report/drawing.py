@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anabranch.experiments.figures import COLOURS, recent_error, style
+from anabranch.metrics import RUN_TIME_WINDOW
 from anabranch.report.page import Picture, picture
 
 MOST_LINES = len(COLOURS)
@@ -15,7 +16,7 @@ LONGEST = 90
 
 
 def draw_curves(curves: Mapping[str, Mapping[str, Sequence[Any]]], caption: str) -> Picture | None:
-    """The run-time error rates as the rounds go by; None where no curve has a point.
+    """The error rates as the rounds go by; None where no curve has a point.
 
     Args:
         curves: by name, at most `MOST_LINES`; each has ``rounds`` and ``run_time_error``.
@@ -34,7 +35,8 @@ def draw_curves(curves: Mapping[str, Mapping[str, Sequence[Any]]], caption: str)
     axes.set_xlim(left=0)
     axes.set_ylim(0, min(1.0, 1.08 * max(0.05, *(max(errors) for _, errors in drawn.values()))))
     axes.set_xlabel("rounds")
-    axes.set_ylabel("run-time error rate")
+    short = all(rounds[-1] <= RUN_TIME_WINDOW for rounds, _ in drawn.values())
+    axes.set_ylabel("error rate between two points" if short else "run-time error rate")
     style(axes)
     figure.legend(loc="outside lower left", frameon=False, fontsize=8.5)
     content = io.BytesIO()

@@ -121,7 +121,7 @@ def _curves(results: Mapping[Path, ResultFile], names: Mapping[Path, str]) -> Pi
     ranked = sorted(results, key=lambda place: results[place].rank)[:MOST_LINES]
     curves = {names[place]: read_curve(place / CURVE, WRITER) for place in results if place in ranked}
     which = "all runs" if len(curves) == len(results) else f"the {len(curves)} runs with the least accumulated error"
-    return draw_curves(curves, f"Run-time error rates of {which}")
+    return draw_curves(curves, f"Error rates of {which}")
 
 
 def _section(place: Path, result: ResultFile, name: str) -> Section:

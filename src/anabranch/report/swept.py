@@ -70,7 +70,7 @@ def _ranking(trials: Sequence[TrialFile]) -> list[Table | Picture]:
         _label(group.settings if several else group.trials[0].settings, chosen if several else varied) for group in best
     ]
     curves = {f"{rank}. {name}": group.curve() for rank, (name, group) in enumerate(zip(names, best, strict=True), 1)}
-    drawn = draw_curves(curves, f"Run-time error rates of the {len(best)} best {what}{over}")
+    drawn = draw_curves(curves, f"Error rates of the {len(best)} best {what}{over}")
     tables = [_table("Trials by accumulated error", [_trial(trial, varied) for trial in trials], best=not several)]
     if several:
         caption = "Settings by accumulated error, mean over the seeds"
