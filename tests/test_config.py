@@ -287,8 +287,12 @@ def test_clients_are_split_evenly_where_no_split_is_given(tmp_path: Path) -> Non
         runner.build(load(file))
     assert runner.build(load(file, ["model.clients=2"])).stream.widths == (2, 2)
     file.write_text(text)
-    with pytest.raises(ab.ConfigError, match=r"model\.clients is 3, but stream\.split .* among 2"):
-        runner.build(load(file, ["model.clients=3"]))
+    for name in ("mlp", "linear"):
+        with pytest.raises(ab.ConfigError, match=r"model\.clients is 3, but stream\.split .* among 2"):
+            runner.build(load(file, [f"model.name={name}", "model.clients=3"]))
+    assert list(runner.build(load(file, ["model.name=linear"])).model.to_arrays()) == [
+        "client1.weight", "client2.weight", "server.bias",
+    ]  # fmt: skip
 
 
 def test_other_data_than_a_stored_runs_is_refused(tmp_path: Path) -> None:

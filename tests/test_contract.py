@@ -197,7 +197,7 @@ PUBLIC_STREAMS = (
     "Arrays Block Digits DigitsNotice Drift IMnist Stream Table from_arrays higgs imnist load_digits make_digits "
     "split_widths susy table"
 )
-PUBLIC_MODELS = "Dense MLP SplitModel higgs imnist mlp susy"
+PUBLIC_MODELS = "Dense MLP SplitModel higgs imnist linear mlp susy"
 
 
 def test_the_public_names():

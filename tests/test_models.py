@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.gradients import Outer, forward
 from problems import bits
 
 
@@ -140,3 +141,43 @@ def test_the_whole_model_is_its_parts():
     np.testing.assert_allclose(
         logits, hidden @ model.server.layers[1].weight + model.server.layers[1].bias, rtol=1e-4, atol=1e-5
     )
+
+
+def test_the_linear_model_is_logistic_regression():
+    rng, rate = np.random.default_rng(0), 0.1
+    x, y, widths = rng.normal(size=(50, 5)), rng.integers(0, 3, 50), (2, 2, 1)
+    weight, bias, predictions = np.zeros((5, 3)), np.zeros(3), []
+    for x_t, y_t in zip(x, y, strict=True):
+        logits = x_t @ weight + bias
+        predictions.append(logits.argmax())
+        delta = np.exp(logits) / np.exp(logits).sum() - np.eye(3)[y_t]
+        weight, bias = weight - rate * np.outer(x_t, delta), bias - rate * delta
+    with jax.enable_x64(True):
+        model = ab.models.linear(widths, 3)
+        assert all((array == 0).all() for array in model.to_arrays().values())
+        stream = ab.streams.from_arrays(np.split(x, [2, 4], axis=1), y, classes=3)
+        options = {"update": ab.OGD(), "learning_rate": rate, "wire_dtype": "float64", "keep_errors": True}
+        result = ab.simulate(model, stream, **options)
+    arrays = result.model.to_arrays()
+    np.testing.assert_array_equal(result.predictions, predictions)
+    np.testing.assert_allclose(np.concatenate([arrays[f"client{m}.weight"] for m in (1, 2, 3)]), weight, rtol=1e-10)
+    np.testing.assert_allclose(arrays["server.bias"], bias, rtol=1e-10)
+
+
+def test_the_linear_models_clients_have_outer_products_for_gradients():
+    _, pullback = forward(ab.models.linear((4,), 3).clients[0], jnp.ones(4))
+    assert isinstance(pullback(jnp.ones(3))[0].weight, Outer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (((), 2), ab.ModelError, "widths is empty"),
+        (((3, 0), 2), ab.ConfigError, "widths is 0"),
+        (((3,), 0), ab.ConfigError, "classes is 0"),
+    ],
+)
+def test_a_size_that_is_none_is_named(arguments, error, message):
+    for make in (ab.models.linear, ab.models.mlp):
+        with pytest.raises(error, match=message):
+            make(*arguments)

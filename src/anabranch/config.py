@@ -72,6 +72,13 @@ class MlpModel(Section):
     )
 
 
+class LinearModel(Section):
+    """Multinomial logistic regression, which fits itself to the stream's features and classes."""
+
+    name: Literal["linear"]
+    clients: int | None = Field(default=None, ge=1, description="a whole number of clients of 1 or more")
+
+
 _SHUFFLE: Any = Field(
     default=0, ge=0, description="a whole number of rows to hold for shuffling, 0 for the file's order"
 )
@@ -226,7 +233,7 @@ class Config(Section):
     )
     report_every: int | None = Field(default=None, ge=1, description="a whole number of rounds of 1 or more")
     measure_regret: bool = Field(default=False, description="true or false")
-    model: Annotated[ImnistModel | PhysicsModel | MlpModel, Field(discriminator="name")]
+    model: Annotated[ImnistModel | PhysicsModel | MlpModel | LinearModel, Field(discriminator="name")]
     stream: Annotated[ImnistStream | PhysicsStream | TableStream, Field(discriminator="name")]
     drift: Drift | None = None
     update: Annotated[OgdUpdate | DlrUpdate | SlrUpdate, Field(discriminator="name")] = DlrUpdate(name="DLR")
@@ -256,7 +263,7 @@ class Config(Section):
 
 
 KINDS: dict[str, tuple[type[Section], ...]] = {
-    "model": (ImnistModel, PhysicsModel, MlpModel),
+    "model": (ImnistModel, PhysicsModel, MlpModel, LinearModel),
     "stream": (ImnistStream, PhysicsStream, TableStream),
     "drift": (Drift,),
     "update": (OgdUpdate, DlrUpdate, SlrUpdate),

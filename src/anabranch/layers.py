@@ -1,4 +1,4 @@
-"""Dense layers with weights stored (in, out), and perceptrons made of them."""
+"""Dense layers with weights stored (in, out), perceptrons made of them, and the two parts of a linear model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 
@@ -56,3 +57,35 @@ class MLP(eqx.Module):
             x = jax.nn.relu(layer(x))
         x = self.layers[-1](x)
         return jax.nn.relu(x) if self.relu_last else x
+
+
+class Projection(eqx.Module):
+    """A dense layer without a bias, ``x W``, which starts from zero.
+
+    >>> Projection(3, 2)(jnp.ones(3))
+    Array([0., 0.], dtype=float32)
+    """
+
+    weight: Float[Array, "in out"]
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        self.weight = jnp.zeros((in_features, out_features))
+
+    def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
+        return x @ self.weight
+
+
+class Sum(eqx.Module):
+    """Adds up vectors of equal length that stand side by side, and a bias, which starts from zero.
+
+    >>> Sum(2)(jnp.array([1.0, 2.0, 10.0, 20.0]))
+    Array([11., 22.], dtype=float32)
+    """
+
+    bias: Float[Array, " out"]
+
+    def __init__(self, out_features: int) -> None:
+        self.bias = jnp.zeros(out_features)
+
+    def __call__(self, vectors: Float[Array, " M*out"]) -> Float[Array, " out"]:
+        return vectors.reshape(-1, self.bias.size).sum(axis=0) + self.bias

@@ -1,4 +1,4 @@
-"""A split model: M bottom models, one at each client, and the server's top model; and the paper's three."""
+"""A split model: M bottom models, one at each client, and the server's top model; the paper's three, and others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anabranch.checks import whole
 from anabranch.compiling import compiled
 from anabranch.errors import ModelError, nearest
 from anabranch.keys import SEEDS, initial_key
-from anabranch.layers import MLP, Dense
+from anabranch.layers import MLP, Dense, Projection, Sum
 
 _DTYPES = {jnp.dtype("float32"), jnp.dtype("float64")}
 
@@ -227,13 +227,39 @@ def mlp(
     >>> mlp((3, 2), 2).to_arrays()["server.layers.0.weight"].shape
     (32, 64)
     """
-    sizes = {"widths": widths, "hidden": hidden, "embedding": [embedding], "server": server, "classes": [classes]}
+    _check_sizes(widths=widths, hidden=hidden, embedding=[embedding], server=server, classes=[classes])
+    return _perceptrons([(w, *hidden, embedding) for w in widths], [*server, classes], relu_last=False, seed=seed)
+
+
+def linear(widths: Sequence[int], classes: int, *, seed: int = 0) -> SplitModel:
+    """Multinomial logistic regression, split: ``f`` is convex in all parties' parameters together.
+
+    ``logits = w_0 + Σ_m x_m W_m``. A client's embedding is ``h_m = x_m W_m``, one element a class; the server adds the
+    M embeddings up, and its own bias ``w_0`` (classes,). It is a model that the paper's regret analysis of the convex
+    case (its appendix) speaks of.
+
+    Every parameter starts from zero. The minimum does not depend on the start, and the distance to the comparator,
+    which the regret bound has in it, is then ``‖w*‖``, the comparator's own norm.
+
+    Args:
+        widths: how many features each client holds, as a stream's ``widths``.
+        classes: how many classes there are, as a stream's ``classes``.
+        seed: taken as by the other models, so that they can stand in one another's place; nothing is drawn from it.
+
+    >>> {name: array.shape for name, array in linear((3, 2), 4).to_arrays().items()}
+    {'client1.weight': (3, 4), 'client2.weight': (2, 4), 'server.bias': (4,)}
+    """
+    whole("seed", seed, 0, SEEDS - 1)
+    _check_sizes(widths=widths, classes=[classes])
+    return SplitModel([Projection(width, classes) for width in widths], Sum(classes))
+
+
+def _check_sizes(*, widths: Sequence[int], **others: Sequence[int]) -> None:
     if not widths:
         raise ModelError("widths is empty: give the number of features of at least one client")
-    for name, given in sizes.items():
+    for name, given in {"widths": widths, **others}.items():
         for size in given:
             whole(name, size, 1)
-    return _perceptrons([(w, *hidden, embedding) for w in widths], [*server, classes], relu_last=False, seed=seed)
 
 
 def _perceptrons(clients: Sequence[Sequence[int]], server: Sequence[int], *, relu_last: bool, seed: int) -> SplitModel:
@@ -279,4 +305,4 @@ def _flip(array: Any, turned: bool) -> Any:
     return array.T if turned else array
 
 
-__all__ = ["MLP", "Dense", "SplitModel", "higgs", "imnist", "mlp", "susy"]
+__all__ = ["MLP", "Dense", "SplitModel", "higgs", "imnist", "linear", "mlp", "susy"]

@@ -21,6 +21,7 @@ from anabranch.config import (
     FullActivation,
     ImnistModel,
     ImnistStream,
+    LinearModel,
     MlpModel,
     OgdUpdate,
     PhysicsModel,
@@ -149,21 +150,24 @@ def _clients(config: Config) -> int | None:
     match config.model:
         case PhysicsModel():
             return 2
-        case ImnistModel(clients=clients) | MlpModel(clients=clients):
+        case ImnistModel(clients=clients) | MlpModel(clients=clients) | LinearModel(clients=clients):
             return clients
 
 
 def _build_model(config: Config, stream: Stream) -> SplitModel:
+    clients = len(stream.widths)
+    if isinstance(config.model, MlpModel | LinearModel) and config.model.clients not in (None, clients):
+        raise ConfigError(
+            f"model.clients is {config.model.clients}, but stream.split splits the features among {clients}"
+        )
     match config.model:
         case ImnistModel(clients=clients):
             return models.imnist(clients, seed=config.seed)
         case PhysicsModel(name=name):
             return (models.susy if name == "susy" else models.higgs)(seed=config.seed)
+        case LinearModel():
+            return models.linear(stream.widths, stream.classes, seed=config.seed)
         case MlpModel() as mlp:
-            if mlp.clients not in (None, len(stream.widths)):
-                raise ConfigError(
-                    f"model.clients is {mlp.clients}, but stream.split splits the features among {len(stream.widths)}"
-                )
             return models.mlp(
                 stream.widths,
                 stream.classes,
