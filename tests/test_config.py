@@ -117,6 +117,7 @@ def test_a_section_that_a_file_lacks_begins_with_its_default(tmp_path: Path) -> 
         (["seed=-1"], "seed is -1, but it must be a whole number from 0"),
         (["wire_dtype=float8"], 'wire_dtype is "float8", but it must be one of "float32"'),
         (["model.clients=785"], "model.clients is 785, but it must be a whole number of clients from 1 to 784"),
+        (["stream.pool=3"], "stream.pool is 3, but it must be one of 1, 2, 4, 7, 14 and 28"),
         (["stream.data_dir="], 'stream.data_dir is "", but it must be a folder'),
         (["stream.name=susy", "stream.path=a", "stream.data_dir=b"], "are both given; give one of them"),
         (["stream.name=susy", "stream.split=[]"], "stream.split is [], but it must be a number of clients, a list"),
@@ -212,6 +213,15 @@ def test_one_seed_feeds_everything(tmp_path: Path) -> None:
     assert all(np.array_equal(expected[name], array) for name, array in plan.model.to_arrays().items())
     assert plan.data["stream"]["name"] == "idx digits"
     assert (plan.data["stream"]["count"], len(plan.data["stream"]["sha256"])) == (20, 64)
+
+
+def test_pooled_digits_need_a_model_that_fits_itself(tmp_path: Path) -> None:
+    given = [f"stream.data_dir={write_digits(tmp_path)}", "stream.pool=4"]
+    plan = runner.build(load("imnist", ["model.name=linear", *given]))
+    assert plan.stream.widths == (13, 12, 12, 12)
+    assert plan.model.to_arrays()["client1.weight"].shape == (13, 10)
+    with pytest.raises(ab.ModelError, match=r"stream\.pool is 4, which leaves 49 features, .* \(model\.name\)"):
+        runner.build(load("imnist", given))
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,7 @@ class ImnistStream(Section):
 
     name: Literal["imnist"]
     data_dir: Text | None = Field(default=None, description="a folder that holds MNIST's training files")
+    pool: Literal[1, 2, 4, 7, 14, 28] = Field(default=1, description="one of 1, 2, 4, 7, 14 and 28, which divide 28")
 
 
 class PhysicsStream(Section):

@@ -162,6 +162,11 @@ def _build_model(config: Config, stream: Stream) -> SplitModel:
         )
     match config.model:
         case ImnistModel(clients=clients):
+            if isinstance(config.stream, ImnistStream) and config.stream.pool != 1:
+                raise ModelError(
+                    f"stream.pool is {config.stream.pool}, which leaves {sum(stream.widths)} features, but the model "
+                    "imnist takes all 784 pixels: choose the model mlp or linear (model.name)"
+                )
             return models.imnist(clients, seed=config.seed)
         case PhysicsModel(name=name):
             return (models.susy if name == "susy" else models.higgs)(seed=config.seed)
@@ -181,8 +186,8 @@ def _build_model(config: Config, stream: Stream) -> SplitModel:
 def _build_stream(config: Config) -> Stream:
     clients = _clients(config)
     match config.stream:
-        case ImnistStream(data_dir=data_dir):
-            return streams.imnist(seed=config.seed, clients=clients or 4, data_dir=data_dir)
+        case ImnistStream(data_dir=data_dir, pool=pool):
+            return streams.imnist(seed=config.seed, clients=clients or 4, data_dir=data_dir, pool=pool)
         case PhysicsStream() as physics:
             make = streams.susy if physics.name == "susy" else streams.higgs
             given = {} if physics.split is None else {"split": physics.split}

@@ -160,6 +160,34 @@ def test_widths(blobs: Digits, clients: int, widths: tuple[int, ...]) -> None:
     assert block.x.max() <= np.float32((1 - 0.1307) / 0.3081)
 
 
+@pytest.mark.parametrize(("pool", "widths"), [(2, (66, 65, 65)), (4, (17, 16, 16)), (7, (6, 5, 5)), (14, (2, 1, 1))])
+def test_pooled_features_are_the_means_of_squares(blobs: Digits, pool: int, widths: tuple[int, ...]) -> None:
+    stream = imnist(seed=5, clients=3, digits=blobs, pool=pool)
+    assert stream.widths == widths
+    whole, pooled = next(imnist(seed=5, digits=blobs).blocks()), next(stream.blocks())
+    np.testing.assert_array_equal(pooled.y, whole.y)
+    assert pooled.x.dtype == np.float32
+    side = 28 // pool
+    squares = whole.x.astype(float).reshape(-1, side, pool, side, pool).mean(axis=(2, 4))
+    np.testing.assert_allclose(pooled.x, squares.reshape(1024, -1), atol=2e-6)
+
+
+def test_a_pool_of_one_changes_no_bit(blobs: Digits) -> None:
+    whole, pooled = next(imnist(digits=blobs).blocks()), next(imnist(digits=blobs, pool=1).blocks())
+    assert whole.x.tobytes() == pooled.x.tobytes()
+
+
+@pytest.mark.parametrize("pool", [0, 3, 56, 2.0, True])
+def test_pool_out_of_range(blobs: Digits, pool) -> None:
+    with pytest.raises(ConfigError, match=f"pool is {pool}"):
+        imnist(digits=blobs, pool=pool)
+
+
+def test_more_clients_than_pooled_features_are_refused(blobs: Digits) -> None:
+    with pytest.raises(ConfigError, match=r"clients is 50.*1 to 49"):
+        imnist(clients=50, digits=blobs, pool=4)
+
+
 @pytest.mark.parametrize("clients", [0, -1, 785, 2.0, True, "4"])
 def test_clients_out_of_range(blobs: Digits, clients) -> None:
     with pytest.raises(ConfigError, match=r"clients is .*1 to 784"):
@@ -180,7 +208,7 @@ def test_digits_or_data_dir_but_not_both(blobs: Digits, tmp_path: Path) -> None:
 def test_describe_is_json(blobs: Digits) -> None:
     said = imnist(seed=7, clients=8, digits=blobs).describe()
     assert json.loads(json.dumps(said)) == said
-    assert said == {"name": "imnist", "seed": 7, "clients": 8, "base": blobs.describe()}
+    assert said == {"name": "imnist", "seed": 7, "clients": 8, "pool": 1, "base": blobs.describe()}
     assert said["base"]["count"] == 20
 
 

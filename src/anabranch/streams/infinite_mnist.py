@@ -20,6 +20,7 @@ MEAN, STD = 0.1307, 0.3081  # of MNIST's pixels, in units of 255
 AMPLITUDE = 1.4  # pixels: standard deviation of a displacement, in each direction
 SMOOTH = 2.0  # pixels: standard deviation of the Gaussian that smooths the fields
 FIELDS = 512  # field pairs in the bank
+POOLS = (1, 2, 4, 7, 14, 28)  # sides of the squares that an image divides into
 
 _BLOCK = 1024  # samples of a block
 _PART = 32  # samples deformed at a time: what they need (0.9 MB) fits in the cache of one core
@@ -32,7 +33,14 @@ _AREA = _ROW * _ROW
 _MARGIN = _PAD * _ROW + _PAD
 
 
-def imnist(seed: int = 0, clients: int = 4, data_dir: str | Path | None = None, digits: Digits | None = None) -> IMnist:
+def imnist(
+    seed: int = 0,
+    clients: int = 4,
+    data_dir: str | Path | None = None,
+    digits: Digits | None = None,
+    *,
+    pool: int = 1,
+) -> IMnist:
     """The i-MNIST stream: endless deformed digits, each image's pixels split evenly among ``clients``.
 
     A round draws a class uniformly from those present (1/10 each, as in the paper), a base digit ``I`` of this class,
@@ -45,6 +53,9 @@ def imnist(seed: int = 0, clients: int = 4, data_dir: str | Path | None = None, 
     Gaussian with a standard deviation of 1.4 pixels at every point: white noise smoothed over 2 pixels. Client ``m``
     holds the ``m``-th of ``clients`` contiguous slices (:func:`~anabranch.streams.split.split_widths`).
 
+    With ``pool`` above 1 each square of ``pool × pool`` pixels gives one feature, the mean of its normalised pixels:
+    ``(28 / pool)²`` of them, again row by row.
+
     **Nothing repeats.** A bank holds 512 fields ``A`` and 512 fields ``B``. Every 32 samples take 32 pairs
     side by side from random places in it and turn them by one random angle: ``F_x = A cos θ + B sin θ``, ``F_y =
     B cos θ − A sin θ``. A turn leaves two independent Gaussian fields such, so the angle costs nothing in distribution
@@ -55,13 +66,14 @@ def imnist(seed: int = 0, clients: int = 4, data_dir: str | Path | None = None, 
 
     Args:
         seed: a whole number of at least 0. The same seed gives the same samples, bit for bit.
-        clients: 1 to 784.
+        clients: 1 to the number of features.
         data_dir: folder of the base digits, see :func:`~anabranch.streams.digits.load_digits` for where else they are
             looked for.
         digits: base digits themselves, in place of ``data_dir``.
+        pool: the side of the squares, which divides 28; 1 for all pixels.
 
     Raises:
-        ConfigError: ``seed`` or ``clients`` out of range, or both ``data_dir`` and ``digits``.
+        ConfigError: ``seed``, ``clients`` or ``pool`` out of range, or both ``data_dir`` and ``digits``.
         DataError: a broken file, see :func:`~anabranch.streams.digits.load_digits`.
 
     Source: Loosli, Canu and Bottou, *Training invariant support vector machines using selective sampling* (2006);
@@ -75,12 +87,16 @@ def imnist(seed: int = 0, clients: int = 4, data_dir: str | Path | None = None, 
     >>> block = next(stream.blocks())
     >>> block.x.shape, block.x.dtype
     ((1024, 784), dtype('float32'))
+    >>> imnist(clients=4, digits=base, pool=4).widths
+    (13, 12, 12, 12)
     """
     if digits is not None and data_dir is not None:
         raise ConfigError("give either digits or data_dir, not both")
     seed = whole("seed", seed, 0)
-    widths = split_widths(_SIDE * _SIDE, clients)
-    return IMnist(load_digits(data_dir) if digits is None else digits, widths, seed)
+    if whole("pool", pool, 1) not in POOLS:
+        raise ConfigError(f"pool is {pool}, but it must divide {_SIDE}: {', '.join(map(str, POOLS))}")
+    widths = split_widths((_SIDE // pool) ** 2, clients)
+    return IMnist(load_digits(data_dir) if digits is None else digits, widths, seed, pool)
 
 
 class IMnist(Stream):
@@ -89,9 +105,10 @@ class IMnist(Stream):
     classes = 10
     endless = True
 
-    def __init__(self, digits: Digits, widths: tuple[int, ...], seed: int) -> None:
+    def __init__(self, digits: Digits, widths: tuple[int, ...], seed: int, pool: int) -> None:
         self.widths = widths
         self.seed = seed
+        self.pool = pool
         self._base = digits.describe()
         order = np.argsort(digits.labels, kind="stable")
         counts = np.bincount(digits.labels, minlength=10)
@@ -101,7 +118,8 @@ class IMnist(Stream):
         self._pixels = _padded(digits.images[order])
 
     def describe(self) -> dict[str, Any]:
-        return {"name": "imnist", "seed": self.seed, "clients": len(self.widths), "base": dict(self._base)}
+        base = dict(self._base)
+        return {"name": "imnist", "seed": self.seed, "clients": len(self.widths), "pool": self.pool, "base": base}
 
     def blocks(self) -> Iterator[Block]:
         index = 0
@@ -122,7 +140,7 @@ class IMnist(Stream):
             for part in range(_BLOCK // _PART):
                 rows = slice(part * _PART, (part + 1) * _PART)
                 deform(windows[starts[rows]], place_a[part], place_b[part], turn[:, part], out=x[rows])
-            yield Block(x, self._present[kind])
+            yield Block(x if self.pool == 1 else _pooled(x, self.pool), self._present[kind])
             index += 1
 
 
@@ -171,6 +189,14 @@ _WHITE = np.float32((1 - MEAN) / STD)
 def _inner(flat: NDArray[np.float32]) -> NDArray[np.float32]:
     """(n, 28, 28): the pixels of digits kept as 30 rows of 30."""
     return flat.reshape(-1, _ROW, _ROW)[:, :_SIDE, :_SIDE]
+
+
+def _pooled(x: NDArray[np.float32], pool: int) -> NDArray[np.float32]:
+    """(n, 784) to (n, (28 / pool)²): the mean of each square, added up in the same order on every machine."""
+    images = x.reshape(-1, _SIDE, _SIDE)
+    rows = functools.reduce(np.add, [images[:, i::pool] for i in range(pool)])
+    squares = functools.reduce(np.add, [rows[:, :, i::pool] for i in range(pool)])
+    return (squares / np.float32(pool * pool)).reshape(len(x), -1)
 
 
 def _padded(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
