@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from anabranch.cli import report, run, show, sweep
+from anabranch.cli import report, reproduce, run, show, sweep
 
 app = typer.Typer(
     name="anabranch",
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command(epilog=run.EXAMPLES)(run.run)
 app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command(epilog=show.EXAMPLES)(show.show)
+app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.command(epilog=report.EXAMPLES)(report.report)
 
 

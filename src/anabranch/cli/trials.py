@@ -29,12 +29,12 @@ class TrialsReporter(Live):
         self.last: SweepProgress | None = None
         """What was shown last."""
 
-    def __call__(self, progress: SweepProgress) -> None:
+    def __call__(self, progress: SweepProgress, doing: str = "trials") -> None:
         """Called by `run_trials` now and then."""
         self.last = progress
         left = f" · {duration(progress.seconds_left)} left" if progress.running else ""
         self.show(
-            "trials",
+            doing,
             progress.done + progress.failed,
             progress.total,
             f"{progress.done} of {progress.total} done · {progress.running} running · {progress.failed} failed{left}",
@@ -48,7 +48,6 @@ def ranking(console: Console, groups: Sequence[Group], keys: Sequence[str]) -> N
         groups: as `anabranch.sweep.table.ranked` returns them.
         keys: of the grid.
     """
-    seeds, remarks = "seed" in keys, any(not group.finite for group in groups)
     seeds, remarks = "seed" in keys, any(not group.finite for group in groups)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for key in keys:
@@ -84,7 +83,8 @@ def failures(console: Console, rows: Sequence[Row]) -> None:
     for why, failed in of_error.items():
         these = "; ".join(_name(row.point.labels) for row in failed[:3])
         more = f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
-        error(console, f"{these}{more}: {why}")
+        count = f"{len(failed)} trials" if len(failed) > 1 else "a trial"
+        error(console, f"{count} failed: {why.rstrip('.')} ({these}{more})")
 
 
 def _name(labels: Mapping[str, object]) -> str:

@@ -16,10 +16,11 @@ from anabranch.experiments.study import Method, Problem, Study
 from anabranch.experiments.tuning import choose, present_tuning, tuned_pairs, tuning_runs
 from anabranch.result import versions
 from anabranch.sweep.backend import Backend
+from anabranch.sweep.data import with_data
 from anabranch.sweep.folder import TrialFolder
 from anabranch.sweep.progress import SweepProgress
 from anabranch.sweep.run import run_trials
-from anabranch.sweep.trial import Record, Trial
+from anabranch.sweep.trial import Record
 
 
 class Stage(NamedTuple):
@@ -56,8 +57,8 @@ def reproduce(
     """
     progress(Stage("reading data", None))
     study = with_rows(study, experiments)
-    common = {"versions": versions(), "rounds": study.rounds, "seeds": study.seeds or "as each experiment asks"}
-    work = _Work(TrialFolder(folder, common), backend, progress)
+    common = {"versions": versions(), "rounds": study.rounds}
+    work = _Work(TrialFolder(folder, common, {"seeds": study.seeds}), backend, progress)
 
     pairs = tuned_pairs(experiments)
     tuning = tuning_runs(study, pairs)
@@ -94,35 +95,25 @@ class _Work:
 
     def __init__(self, folder: TrialFolder, backend: Backend, progress: Callable[[Stage], None]) -> None:
         self._folder, self._backend, self._progress = folder, backend, progress
-        self._data: dict[str, dict[str, Any]] = {}
+        self._keys: dict[Config, str] = {}
         self._records: dict[str, Record] = {}
         self.failed: dict[str, str] = {}
 
     def do(self, stage: str, runs: Sequence[Run]) -> list[Record] | None:
         """The runs' records; None where a trial failed."""
-        trials = {trial.key: trial for trial in map(self._trial, runs)}
-        sweep = run_trials(
-            list(trials.values()),
-            self._folder,
-            self._backend,
-            lambda progress: self._progress(Stage(stage, progress)),
-        )
+        trials = with_data([run.config for run in runs])
+        self._keys |= {trial.config: trial.key for trial in trials}
+        sweep = run_trials(trials, self._folder, self._backend, lambda progress: self._progress(Stage(stage, progress)))
         self._records |= sweep.records
-        titles = {self._trial(run).key: run.config.title() for run in runs}
-        self.failed |= {f"{titles[key]} ({key})": error for key, error in sweep.failed.items()}
+        titles = {trial.key: trial.config.title() for trial in trials}
+        self.failed |= {f"{titles[key]} (trial {key})": error for key, error in sweep.failed.items()}
         return self.found(runs)
 
     def found(self, runs: Sequence[Run]) -> list[Record] | None:
         """The runs' records; None where one is missing."""
-        records = [self._records.get(self._trial(run).key) for run in runs]
+        records = [self._records.get(self._keys[run.config]) for run in runs]
         complete = [record for record in records if record is not None]
         return complete if len(complete) == len(records) else None
-
-    def _trial(self, run: Run) -> Trial:
-        stream = run.config.stream.model_dump_json()
-        if stream not in self._data:
-            self._data[stream] = _identity(run.config)
-        return Trial(run.config, self._data[stream])
 
 
 def with_rows(study: Study, experiments: Sequence[Experiment]) -> Study:
@@ -145,10 +136,3 @@ def _count_rows(study: Study, name: str) -> int:
 
     config = study.config(Problem(name), Method("OGD", "Full"), learning_rate=0.0, rounds=1)
     return sum(len(block.y) for block in runner.build(config).stream.blocks())
-
-
-def _identity(config: Config) -> dict[str, Any]:
-    """What identifies the data of every trial that reads the same stream."""
-    from anabranch import runner
-
-    return runner.build(config).data

@@ -67,6 +67,6 @@ def present_tuning(study: Study, rows: Sequence[Row], chosen: Mapping[Pair, floa
                 lines.append({"row": str(method), **errors, "chosen": rate})
         name = f"tuning-{problem.name}-{'drifting' if problem.drifting else 'stationary'}"
         rounds = study.tuning_rounds_of(problem)
-        caption = f"Accumulated error after {rounds:,} rounds of tuning, {problem}; empty where the loss diverged"
+        caption = f"Accumulated error after {rounds:,} rounds of tuning, {problem}; none where the loss diverged"
         tables.append(Table(name, caption, columns, lines))
     return Presentation(tables)

@@ -1,0 +1,222 @@
+"""``anabranch reproduce``: the paper's tables and figures again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from anabranch.cli.common import INTERRUPTED, STOPPED, DataDirOption, errors
+from anabranch.errors import AnabranchError, ConfigError
+
+if TYPE_CHECKING:
+    from anabranch.cli.trials import TrialsReporter
+    from anabranch.experiments.experiment import Experiment
+    from anabranch.experiments.reproduce import Reproduced, Stage
+    from anabranch.experiments.study import Study
+    from anabranch.sweep.backend import Backend
+
+EXAMPLES = (
+    "Examples:\n\n"
+    "anabranch reproduce --list\n\n"
+    "anabranch reproduce drift --quick\n\n"
+    "anabranch reproduce probability threshold --seeds 3\n\n"
+    "anabranch reproduce susy --susy SUSY.csv.gz\n\n"
+    "anabranch reproduce drift --seeds 1 --check\n\n"
+    "anabranch reproduce all --susy SUSY.csv.gz --higgs HIGGS.csv.gz"
+)
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME...", help="Experiments, or all; --list names them.", show_default=False),
+    ] = None,
+    show_list: Annotated[
+        bool, typer.Option("--list", help="List the experiments, their trials and the time that they take here.")
+    ] = False,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Of each trial.", show_default="2,000,000")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Of each experiment.", show_default="3 or 1, see --list")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="20,000 rounds and one seed, to see that it works.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the results.", show_default="runs/paper")
+    ] = None,
+    susy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="SUSY.csv, plain or gzipped.", show_default=False)
+    ] = None,
+    higgs: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="HIGGS.csv, plain or gzipped.", show_default=False)
+    ] = None,
+    data_dir: DataDirOption = None,
+    jobs: Annotated[int | None, typer.Option(help="Trials at a time.", show_default="one a core")] = None,
+    backend: Annotated[str, typer.Option(metavar="NAME", help="loky (this machine), ray or dask.")] = "loky",
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray or Dask cluster, such as 10.0.0.1:8786.", show_default=False)
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Compare with the committed results.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Neither progress nor tables.")] = False,
+) -> None:
+    """Make tables and figures of the paper again.
+
+    Trials are kept in the folder: the same command goes on where it stopped, and experiments share trials.
+
+    Exit codes: 0 done; 2 something is wrong, nothing was run; 3 a trial failed, an error stopped it, or a check did
+    not hold; 130 Ctrl-C.
+    """
+    notes = Console(stderr=True)
+    with errors(notes):
+        from anabranch.experiments.registry import find
+        from anabranch.experiments.study import QUICK_ROUNDS, ROUNDS, Study
+        from anabranch.sweep.backend import Backend
+
+        if quick and (rounds is not None or seeds is not None):
+            raise ConfigError("--quick is --rounds 20000 --seeds 1: give it, or those")
+        study = Study(
+            rounds=QUICK_ROUNDS if quick else rounds or ROUNDS,
+            seeds=1 if quick else seeds,
+            data_dir=None if data_dir is None else data_dir.expanduser().resolve(),
+            files={name: file.resolve() for name, file in (("susy", susy), ("higgs", higgs)) if file is not None},
+        )
+        where = Backend(backend, address, jobs)
+        if show_list:
+            _list(find(names or ["all"]), study, where.jobs or os.cpu_count() or 1)
+            return
+        if not names:
+            raise ConfigError("which experiments? Name some of them (--list), or all")
+        chosen = find(names)
+        folder = out or Path("runs") / _default_folder(study)
+        code = _reproduce(chosen, study, folder, where, notes, check=check, quiet=quiet)
+    raise typer.Exit(code)
+
+
+def _default_folder(study: Study) -> str:
+    from anabranch.experiments.study import ROUNDS
+
+    return "paper" if study.rounds == ROUNDS else f"paper-{study.rounds}"
+
+
+def _list(experiments: Sequence[Experiment], study: Study, jobs: int) -> None:
+    from dataclasses import replace
+
+    from anabranch.display import duration
+    from anabranch.experiments.listing import entries
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("name", "the paper's", "caption"):
+        table.add_column(heading, no_wrap=heading == "name")
+    for heading in ("trials", "of tuning", "time here"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in entries(experiments, replace(study, dry=True), jobs):
+        counts = str(each.trials), str(each.tuning_trials or "")
+        table.add_row(each.name, each.paper, each.caption, *counts, duration(each.seconds))
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{study.rounds:,} rounds a trial (susy and higgs: at most the rows of their file), {jobs} at a time. "
+        "Times are estimates. Experiments share trials and tuning, so that several together take less than the sum.",
+        highlight=False,
+    )
+
+
+def _reproduce(
+    experiments: Sequence[Experiment],
+    study: Study,
+    folder: Path,
+    backend: Backend,
+    notes: Console,
+    *,
+    check: bool,
+    quiet: bool,
+) -> int:
+    """Runs, writes and shows; returns the exit code."""
+    from anabranch import display
+    from anabranch.cli.trials import TrialsReporter
+
+    with TrialsReporter(notes, quiet=quiet) as reporter, display.notices(notes):
+        reporter.stage("importing")
+        from anabranch.experiments.reproduce import reproduce
+
+        try:
+            done = reproduce(experiments, study, folder, backend, lambda stage: _tell(reporter, stage))
+        except (AnabranchError, KeyboardInterrupt) as stop:
+            if not reporter.last or not reporter.last.running:
+                raise
+            reporter.close()
+            if isinstance(stop, AnabranchError):
+                display.error(notes, str(stop))
+            kept = f"{reporter.last.done} of {reporter.last.total} trials are done and kept in {folder}"
+            display.note(notes, f"stopped: {kept}; the same command goes on from there")
+            return INTERRUPTED if isinstance(stop, KeyboardInterrupt) else STOPPED
+    if not quiet:
+        _show(done, folder)
+    for trial, why in done.failed.items():
+        display.error(notes, f"a trial failed: {why.rstrip('.')} ({trial}); the same command tries it again")
+    held = not check or _check(done, notes)
+    return STOPPED if done.failed or not held else 0
+
+
+def _tell(reporter: TrialsReporter, stage: Stage) -> None:
+    if stage.progress is None:
+        reporter.stage(stage.name, line=True)
+    else:
+        reporter(stage.progress, stage.name)
+
+
+def _show(done: Reproduced, folder: Path) -> None:
+    """Each table as the terminal can have it, and where everything is."""
+    from anabranch.cli.trials import FILE_WIDTH
+
+    console = Console()
+    wide = console if console.is_terminal else Console(file=console.file, width=FILE_WIDTH)
+    for summary in done.summaries:
+        for table in summary["tables"]:
+            shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=table["caption"], title_justify="left")
+            for column in table["columns"]:
+                shown.add_column(column["heading"], justify="right" if column["format"] else "left", overflow="fold")
+            for row in table["rows"]:
+                shown.add_row(*(_cell(row[column["key"]], column["format"]) for column in table["columns"]))
+            wide.print(shown)
+        for note in summary["notes"]:
+            console.print(f"· {note}", soft_wrap=True, highlight=False, markup=False)
+        console.print(Text.assemble((f"{folder / summary['name']}/", "bold")), soft_wrap=True)
+    again = f"One page of all results: anabranch report {folder}"
+    console.print(again, soft_wrap=True, highlight=False, markup=False)
+
+
+def _cell(value: object, form: str) -> Text:
+    if value is None:
+        return Text("–", "dim")
+    return Text(format(value, form) if isinstance(value, int | float) else str(value))
+
+
+def _check(done: Reproduced, notes: Console) -> bool:
+    """Compares each summary with the committed one; whether all hold."""
+    from anabranch import display
+    from anabranch.experiments.check import TOLERANCE, check
+
+    held = True
+    console = Console()
+    for summary in done.summaries:
+        found = check(summary)
+        held = held and found.passed
+        text = f"{found.name}: {found.compared} trials compared, {found.identical} of them the same to the last bit"
+        if found.compared:
+            text += f", largest difference {found.largest:.4f}"
+        if found.missing:
+            text += f"; {found.missing} are not among the committed"
+        if found.passed:
+            console.print(text, soft_wrap=True, highlight=False)
+        elif not found.compared:
+            display.error(notes, f"{text}: they have other settings or other data, so that nothing was compared")
+        else:
+            display.error(notes, f"{text} in {found.where}, where {TOLERANCE} is allowed")
+    return held
