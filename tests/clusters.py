@@ -11,23 +11,26 @@ from contextlib import contextmanager
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-SETTINGS = {
+# Set here, since what joins a cluster needs the token too, and Ray reads its settings when it is imported.
+for name, value in {
     "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0",  # a task whose worker died is not tried on another
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": secrets.token_hex(32),  # else Ray writes one into the home folder
     "RAY_USAGE_STATS_ENABLED": "0",
-}
+}.items():
+    os.environ.setdefault(name, value)
 
 
 @contextmanager
 def cluster(kind: str) -> Iterator[str]:
     """Within it, there is a Ray or a Dask cluster at the address; its workers know the tests' modules."""
+    paths = (str(TESTS), os.environ.get("PYTHONPATH"))
     process = subprocess.Popen(
         [sys.executable, __file__, kind],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, **SETTINGS, "PYTHONPATH": str(TESTS), "PYTHONWARNINGS": "ignore"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONWARNINGS": "ignore"},
     )
     assert process.stdin is not None
     assert process.stdout is not None
