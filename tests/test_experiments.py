@@ -300,14 +300,16 @@ def test_the_best_fixed_model_is_that_of_another_solver() -> None:
     assert best.slope < 1e-5
 
 
-def test_the_regret_of_the_best_fixed_model_is_not_negative_and_a_warm_start_finds_the_same() -> None:
+def test_the_weights_of_the_best_fixed_model_have_its_loss_where_features_are_far_from_white() -> None:
     rng = np.random.default_rng(1)
-    x = rng.normal(size=(200, 2)).astype(np.float32)
-    y = (x[:, 0] + rng.normal(size=200) > 0).astype(np.int32)
-    cold = best_fixed_model(x, y, 2)
-    warm = best_fixed_model(x, y, 2, start=rng.normal(size=(3, 2)))
-    assert warm.loss == pytest.approx(cold.loss, rel=1e-7)
-    assert cold.loss < 200 * np.log(2)
+    x = rng.normal(size=(300, 3)) @ [[1.0, 0.9, 0.0], [0.0, 0.1, 0.0], [0.0, 0.0, 30.0]] + [5.0, 0.0, -40.0]
+    x = np.column_stack([x, np.full(300, 2.0)]).astype(np.float32)  # and one that never changes
+    y = (x[:, 0] - 5 + rng.normal(size=300) > 0).astype(np.int32)
+    best = best_fixed_model(x, y, 2)
+    logits = x.astype(float) @ best.weights[:-1] + best.weights[-1]
+    losses = np.logaddexp(logits[:, 0], logits[:, 1]) - logits[np.arange(300), y]
+    assert losses.sum() == pytest.approx(best.loss, rel=1e-5)
+    assert best.loss < 300 * np.log(2)
 
 
 def test_the_smoothness_is_the_largest_curvature() -> None:
