@@ -240,16 +240,18 @@ def fresh(**changes: Any) -> dict[str, Any]:
 def test_a_fresh_run_is_compared_trial_by_trial(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], passed: bool, identical: int
 ) -> None:
-    monkeypatch.setattr(check, "reference", lambda name: fresh())
+    monkeypatch.setattr(check, "reference", lambda: {run["key"]: run for run in fresh()["runs"]})
     found = check.check(fresh(**changes))
     assert found.passed is passed
     assert found.identical == identical
     assert found.compared + found.missing == 1
 
 
-def test_there_is_nothing_to_check_against() -> None:
-    with pytest.raises(ConfigError, match="no results of nothing are committed"):
-        check.reference("nothing")
+def test_the_committed_trials_are_whole_and_of_one_version() -> None:
+    committed = check.reference()
+    assert all(trial["key"] == key and trial["rounds"] for key, trial in committed.items())
+    assert len({json.dumps(trial["versions"], sort_keys=True) for trial in committed.values()}) == 1
+    assert not [key for key, trial in committed.items() if "/" in json.dumps(trial["config"])], "a path of a machine"
 
 
 # Regret

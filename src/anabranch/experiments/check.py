@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from anabranch.errors import ConfigError
+from anabranch.sweep.trial import Record
 
+FILE = "trials.jsonl"
+"""The records of the committed trials, one a line."""
 TOLERANCE = 0.003
 """How far the accumulated errors of a trial may lie apart: other processors and versions round in another way, and
 after two million rounds that shows in the last digits."""
@@ -36,12 +39,8 @@ class Check(NamedTuple):
 
 
 def check(summary: Mapping[str, Any]) -> Check:
-    """Compares the summary of a fresh run with the committed one of the same name.
-
-    Raises:
-        ConfigError: where there is none.
-    """
-    committed = {run["key"]: run for run in reference(summary["name"])["runs"]}
+    """Compares the trials in the summary of a fresh run with the committed ones."""
+    committed = reference()
     compared = [(run, committed[run["key"]]) for run in summary["runs"] if run["key"] in committed]
     differences = [(difference(run, other), labels_text(run)) for run, other in compared]
     largest, where = max(differences, default=(0.0, ""))
@@ -55,17 +54,11 @@ def check(summary: Mapping[str, Any]) -> Check:
     )
 
 
-def reference(name: str) -> dict[str, Any]:
-    """The committed summary of an experiment.
-
-    Raises:
-        ConfigError: where there is none.
-    """
-    file = resources.files("anabranch.experiments") / "reference" / f"{name}.json"
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"no results of {name} are committed, so there is nothing to check against") from None
+@cache
+def reference() -> dict[str, Record]:
+    """The committed records, by their trials' keys."""
+    text = (resources.files("anabranch.experiments") / FILE).read_text(encoding="utf-8")
+    return {record["key"]: record for record in map(json.loads, text.splitlines())}
 
 
 def difference(run: Mapping[str, Any], other: Mapping[str, Any]) -> float:
