@@ -250,8 +250,10 @@ def test_the_time_left_weighs_trials_and_learns_from_those_that_are_done(monkeyp
     assert book.now() == (1, 2, 0, 5, 80.0)
     clock[0] += 10
     assert book.now() == (1, 2, 0, 5, 70.0)
+    clock[0] += 80
+    assert book.now() == (1, 2, 0, 5, 90.0)  # the second takes longer than that
     book.ended(trials[1].key, {"wall_seconds": 10.0})  # half of what was estimated
-    assert book.now() == (2, 2, 0, 5, 10.0)
+    assert book.now() == (2, 2, 0, 5, 5.0)
     book.ended(trials[0].key, None)
     assert book.now() == (2, 2, 1, 5, 5.0)
     for trial in trials[2:]:

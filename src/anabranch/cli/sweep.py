@@ -147,10 +147,13 @@ def _report(
     if not quiet and rows:
         console = notes if as_json else Console()
         trials.ranking(console, groups, list(file.grid))
-        if groups[0].finite:
+        if groups[0].finite and unwritten is None:
             again = shlex.join(["anabranch", "run", str(out / BEST)])
             console.print(f"The best one again: {again}", soft_wrap=True, highlight=False, markup=False)
-        console.print(Text.assemble((f"{out}/", "bold"), f": {CSV}, {BEST}, manifest.json, trials/"), soft_wrap=True)
+        if unwritten is None:
+            console.print(
+                Text.assemble((f"{out}/", "bold"), f": {CSV}, {BEST}, manifest.json, trials/"), soft_wrap=True
+            )
     trials.failures(notes, rows)
     return unwritten
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from anabranch.display import Live, duration, error
+from anabranch.display import Live, duration, error, note
 from anabranch.sweep.file import label_text
 from anabranch.sweep.progress import SweepProgress
 from anabranch.sweep.table import Group, Row
@@ -85,6 +85,8 @@ def failures(console: Console, rows: Sequence[Row]) -> None:
         more = f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
         count = f"{len(failed)} trials" if len(failed) > 1 else "a trial"
         error(console, f"{count} failed: {why.rstrip('.')} ({these}{more})")
+    if of_error:
+        note(console, "the same command tries again what failed")
 
 
 def _name(labels: Mapping[str, object]) -> str:

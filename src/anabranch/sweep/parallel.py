@@ -69,7 +69,8 @@ def _attempts(trials: Sequence[Trial], jobs: int) -> Iterator[Iterator[Attempt]]
     from anabranch.result import versions
 
     # With one job joblib would train in this process: of two that it has then, one is given work at a time.
-    pool = joblib.Parallel(n_jobs=max(2, jobs), return_as="generator_unordered", batch_size=1, pre_dispatch=jobs)
+    processes = max(2, min(jobs, len(trials)))
+    pool = joblib.Parallel(n_jobs=processes, return_as="generator_unordered", batch_size=1, pre_dispatch=jobs)
     results = pool(joblib.delayed(attempt)(trial, versions()) for trial in trials)
     try:
         yield results

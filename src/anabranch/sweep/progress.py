@@ -65,9 +65,11 @@ class Book:
         """How far the sweep is at this moment."""
         with self._lock:
             clock = time.monotonic()
-            seconds = {key: self._factor * estimated for key, estimated in self._left.items()}
-            for key, since in self._since.items():
-                seconds[key] = max(0.0, seconds[key] - (clock - since))
+            elapsed = {key: clock - since for key, since in self._since.items()}
+            factor = self._factor
+            if not self._taken:  # until a trial is done, at least what those under way have taken already
+                factor = max([factor, *(each / self._left[key] for key, each in elapsed.items())])
+            seconds = {key: max(0.0, factor * each - elapsed.get(key, 0.0)) for key, each in self._left.items()}
             # All cores share the work, but no trial is shared.
             left = max([sum(seconds.values()) / max(self._jobs, 1), *seconds.values()])
             done = self._total - len(self._left) - self._failed
