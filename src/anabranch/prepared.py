@@ -1,0 +1,273 @@
+"""A run before its first round: its arguments checked, and all that it is played with made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from numpy.typing import NDArray
+
+from anabranch.activation import Activation, Mask
+from anabranch.checks import whole
+from anabranch.chunks import Chunk, empty_chunk, read_chunks
+from anabranch.errors import ConfigError, Diverged, ModelError, nearest
+from anabranch.keys import SEEDS
+from anabranch.loop import LearningRates
+from anabranch.metrics import RUN_TIME_WINDOW
+from anabranch.models import Group, SplitModel
+from anabranch.party import Rule
+from anabranch.result import Result
+from anabranch.round import model_dtype
+from anabranch.streams.base import Stream
+from anabranch.tally import Tally
+from anabranch.updates import DLR, Update
+
+WIRE_DTYPES = ("float32", "float16", "bfloat16", "float64")
+CHUNK = 1000
+"""Rounds between two visits to Python."""
+
+LearningRate: TypeAlias = float | Sequence[float] | optax.GradientTransformation
+
+
+class Samples(Iterator[Chunk]):
+    """A run's chunks, no longer than its record of activations.
+
+    Args:
+        chunks: of the stream, to one sample more than the record has rounds, so that it is seen which of both ends.
+        limit: how many rounds the record has; None where there is none, or enough of them.
+    """
+
+    def __init__(self, chunks: Iterator[Chunk], limit: int | None) -> None:
+        self._chunks, self._limit = chunks, limit
+        self._given = 0
+        self.record_ended = False
+        """The record ended before the stream."""
+
+    def __next__(self) -> Chunk:
+        if self.record_ended:
+            raise StopIteration
+        chunk = next(self._chunks)
+        if self._limit is not None and self._given + chunk.rows > self._limit:
+            chunk, self.record_ended = chunk._replace(rows=self._limit - self._given), True
+        self._given += chunk.rows
+        return chunk
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that a run is played with; made by `prepare`."""
+
+    model: SplitModel
+    layout: tuple[Group, ...]
+    rule: Rule
+    rates: LearningRates
+    nothing: Chunk
+    """A chunk without a sample; all others are as long and as wide."""
+    samples: Samples
+    decide: Callable[[int, Chunk], Mask]
+    """Who is activated in a chunk's rounds, the first of which is round ``begun``."""
+    tally: Tally
+    rounds: int | None
+    """How many were asked for."""
+    settings: dict[str, Any]
+
+    def result(self, **rest: Any) -> Result:
+        """The result of what the tally has; ``rest`` is what only the one who played it knows."""
+        return self.tally.result(settings=self.settings, **rest)
+
+    def finish(self, result: Result) -> Result:
+        """The result of a run that came to its end, with why that was before the last round.
+
+        Raises:
+            Diverged: where something was not finite any more.
+        """
+        done = result.rounds
+        if self.tally.trouble:
+            result.stopped = _trouble_text(self.tally.trouble, done + 1, self.rule.wire)
+            raise Diverged(result.stopped, done + 1, result)
+        if self.samples.record_ended:
+            result.stopped = f"the recorded activations ended after {done:,} rounds, and the stream goes on"
+        elif self.rounds is not None and done < self.rounds:
+            result.stopped = f"the stream ended after {done:,} of {self.rounds:,} rounds"
+        return result
+
+
+def prepare(
+    model: SplitModel,
+    stream: Stream,
+    *,
+    update: Update,
+    activation: Activation,
+    learning_rate: LearningRate,
+    learning_rate_power: float,
+    rounds: int | None,
+    seed: int,
+    wire_dtype: str,
+    measure_regret: bool,
+    report_every: int | None,
+    keep_errors: bool = False,
+    chunk: int = CHUNK,
+) -> Prepared:
+    """Checks what `anabranch.simulate` is called with, and makes what the run is played with; reads no sample yet.
+
+    Raises:
+        ConfigError: where a setting is out of range.
+        ModelError: where the model does not fit the stream.
+    """
+    for name, value, kind in (
+        ("model", model, SplitModel),
+        ("stream", stream, Stream),
+        ("update", update, Update),
+        ("activation", activation, Activation),
+    ):
+        _check_kind(name, value, kind)
+    seed = whole("seed", seed, 0, SEEDS - 1)
+    chunk = whole("chunk", chunk, 1)
+    rounds = None if rounds is None else whole("rounds", rounds, 1, 2**31 - 1)
+    if rounds is None and stream.endless:
+        raise ConfigError("rounds: this stream is endless, so say how many rounds to train")
+    every = _default_report_every(rounds) if report_every is None else whole("report_every", report_every, 1)
+    layout, dtype = model.layout(stream.widths), np.dtype(model_dtype(model))
+    classes = model.classes(layout)
+    if stream.classes > classes:
+        raise ModelError(f"the stream has {stream.classes} classes, but the model tells only {classes} apart")
+    activation.check(len(model.clients), rounds)
+    first_rates, optimiser = _read_learning_rate(learning_rate, len(model.clients))
+    rates = LearningRates(first_rates, _read_power(learning_rate_power, optimiser))
+    if measure_regret and isinstance(update, DLR) and not update.client_window:
+        raise ConfigError(
+            "measure_regret: the dynamic local regret needs every client's window, and DLR(client_window=False) gives "
+            "the clients none; measure with client_window=True, or without measure_regret"
+        )
+    rule = Rule(jax.tree.map(np.asarray, update), optimiser, _read_wire_dtype(wire_dtype, dtype), bool(measure_regret))
+    # A record of activations may be shorter than the stream: one sample more is read to see whether it is.
+    limit = activation.rounds if rounds is None else None
+    chunks = read_chunks(stream, classes, dtype, chunk, rounds if limit is None else limit + 1)
+    return Prepared(
+        model=model,
+        layout=layout,
+        rule=rule,
+        rates=rates,
+        nothing=empty_chunk(chunk, sum(stream.widths), dtype),
+        samples=Samples(chunks, limit),
+        decide=partial(_decide, activation, seed, stream.widths),
+        tally=Tally(layout, update, rule, keep_errors, every),
+        rounds=rounds,
+        settings={
+            "model": _describe_model(model, layout, classes),
+            "stream": stream.describe(),
+            "update": repr(update),
+            "activation": repr(activation),
+            "learning_rate": repr(learning_rate) if optimiser is not None else np.asarray(learning_rate).tolist(),
+            "learning_rate_power": rates.power,
+            "rounds": rounds,
+            "seed": seed,
+            "wire_dtype": wire_dtype,
+            "measure_regret": rule.measure,
+        },
+    )
+
+
+def _decide(activation: Activation, seed: int, widths: Sequence[int], begun: int, samples: Chunk) -> Mask:
+    """Who is activated in the chunk's rounds."""
+    mask = np.asarray(activation.mask(seed, begun, samples.x, widths))
+    shape = (len(samples.x), len(widths))
+    if mask.shape != shape or mask.dtype != np.bool_:
+        raise ConfigError(
+            f"activation {type(activation).__name__}: mask returned {mask.dtype} values of shape {mask.shape}, but "
+            f"true and false of shape {shape} are needed: one row a round, one column a client"
+        )
+    return mask
+
+
+def _trouble_text(trouble: str, round: int, wire: np.dtype[Any]) -> str:
+    what = f"{'the loss' if trouble == 'loss' else f'an {trouble}' if trouble == 'embedding' else f'a {trouble}'}"
+    if trouble != "loss" and wire == jnp.float16:
+        return (
+            f"{what} is not finite in round {round:,}: it may be too large for float16 on the wire; use "
+            "wire_dtype bfloat16 or float32, smaller features or a smaller learning rate"
+        )
+    if trouble == "embedding" and round == 1:
+        return f"{what} is not finite in round 1: the features are too large for this model"
+    return (
+        f"{what} is not finite in round {round:,}: the learning rate is too large for this model and stream; try a "
+        "tenth of it"
+    )
+
+
+def _default_report_every(rounds: int | None) -> int:
+    return 1000 if rounds is None else max(1, min(RUN_TIME_WINDOW, rounds // 20))
+
+
+def _describe_model(model: SplitModel, layout: Sequence[Group], classes: int) -> dict[str, Any]:
+    each = [group for group in layout for _ in range(group.size)]
+    return {
+        "clients": len(model.clients),
+        "features": [group.features for group in each],
+        "embedding": [group.embedding for group in each],
+        "classes": classes,
+        "parameters": sum(array.size for array in model.to_arrays().values()),
+    }
+
+
+def _check_kind(name: str, value: object, kind: type) -> None:
+    if isinstance(value, kind):
+        return
+    if isinstance(value, type) and issubclass(value, kind):
+        raise ConfigError(f"{name} is the class {value.__name__}: make one of it, such as {value.__name__}(...)")
+    home = "anabranch.streams" if kind is Stream else "anabranch"
+    raise ConfigError(f"{name} is {value!r:.60}, but the type {home}.{kind.__name__} is needed")
+
+
+def _read_wire_dtype(wire_dtype: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if wire_dtype not in WIRE_DTYPES:
+        raise ConfigError(
+            f"wire_dtype is {wire_dtype!r}; known are {', '.join(WIRE_DTYPES)}.{nearest(str(wire_dtype), WIRE_DTYPES)}"
+        )
+    if wire_dtype == "float64" and dtype != np.float64:
+        raise ConfigError(f"wire_dtype is float64, but this model computes in {dtype}: nothing would be gained")
+    return jnp.dtype(wire_dtype)
+
+
+def _read_learning_rate(
+    learning_rate: LearningRate, clients: int
+) -> tuple[NDArray[np.float64], optax.GradientTransformation | None]:
+    """The learning rates ``η_0 .. η_M``, and the Optax transformation where one stands in their place."""
+    if isinstance(learning_rate, optax.GradientTransformation):
+        return np.zeros(clients + 1), learning_rate
+    if callable(learning_rate):
+        name = getattr(learning_rate, "__name__", "it")
+        raise ConfigError(f"learning_rate is the function {name}: call it, such as optax.{name}(0.001)")
+    try:
+        rates = np.asarray(learning_rate, float)
+    except (TypeError, ValueError):
+        rates = np.array(np.nan)
+    if rates.ndim > 1 or not np.isfinite(rates).all() or (rates < 0).any():
+        raise ConfigError(
+            f"learning_rate is {learning_rate!r}, but it is a number of 0 or more, one for each party, or an Optax "
+            "transformation"
+        )
+    if rates.ndim == 1 and len(rates) != clients + 1:
+        raise ConfigError(
+            f"learning_rate has {len(rates)} values, but there are {clients + 1} parties: the server, then "
+            f"{clients} clients"
+        )
+    return np.broadcast_to(rates, clients + 1), None
+
+
+def _read_power(power: float, optimiser: optax.GradientTransformation | None) -> float:
+    number = power if isinstance(power, int | float | np.floating) and not isinstance(power, bool) else np.nan
+    if not (np.isfinite(number) and number >= 0):
+        raise ConfigError(f"learning_rate_power is {power!r}, but it is a number of 0 or more")
+    if number and optimiser is not None:
+        raise ConfigError(
+            f"learning_rate_power is {power!r}, but learning_rate is an Optax transformation, which has rates of its "
+            "own: give it a schedule, or give a number as learning_rate"
+        )
+    return float(number)
