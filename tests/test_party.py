@@ -23,7 +23,7 @@ class Alone:
 
     def __init__(self, model, widths, update, learning_rate):
         self.rule = Rule(jax.tree.map(np.asarray, update), None, jnp.dtype("float32"))
-        self.rate = jnp.asarray(learning_rate, jnp.float32)
+        self.rate = jnp.asarray(learning_rate, jnp.float32)  # of the next round
         groups = [group for group in model.layout(widths) for _ in range(group.size)]
         self.features = np.cumsum([0, *widths])
         self.elements = np.cumsum([0, *(group.embedding for group in groups)])
@@ -83,6 +83,19 @@ def test_separate_parties_give_the_bits_of_the_simulator(model, widths, update):
         int(parties.play(np.concatenate([x[t] for x in xs]), y[t], active[t], t).prediction) for t in range(rounds)
     ]
     np.testing.assert_array_equal(simulated.errors, predictions != y)
+    assert bits(parties.model()) == bits(simulated.model)
+
+
+@pytest.mark.parametrize("update", [ab.OGD(), ab.DLR(5, 0.9)], ids=repr)
+def test_separate_parties_give_the_bits_of_the_simulator_when_the_rate_falls(update):
+    model, stream, active = small_problem()
+    block = next(stream.blocks())
+    options = {"update": update, "activation": ab.Recorded(active), "learning_rate": 0.1, "learning_rate_power": 0.5}
+    simulated = ab.simulate(model, stream, **options)
+    parties = Alone(model, stream.widths, update, 0.1)
+    for t in range(len(active)):
+        parties.rate = jnp.asarray(0.1 * (t + 1) ** -0.5, jnp.float32)
+        parties.play(block.x[t], block.y[t], active[t], t)
     assert bits(parties.model()) == bits(simulated.model)
 
 

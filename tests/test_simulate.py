@@ -84,6 +84,11 @@ def test_the_result_does_not_depend_on_the_chunk_length(update):
         assert result.traffic.total == results[0].traffic.total
 
 
+def test_a_falling_rate_does_not_depend_on_the_chunk_length():
+    options = {"update": ab.SLR(4), "learning_rate_power": 0.5}
+    assert len({str(bits(run(small_problem(), chunk=chunk, **options).model)) for chunk in (1, 7)}) == 1
+
+
 def test_random_activation_does_not_depend_on_the_chunk_length():
     results = [run(small_problem(), activation=ab.Random([0.2, 0.5, 0.9]), chunk=chunk) for chunk in (1, 7, 1000)]
     assert all(bits(result.model) == bits(results[0].model) for result in results)
@@ -156,9 +161,10 @@ def test_a_second_run_of_the_same_shapes_compiles_nothing(compilations):
 
     both(0.9, 0.1, ab.Random(0.5), 0, 60)
     both(0.9, 0.1, ab.Event(0.2), 0, 60)
+    both(0.9, 0.1, ab.Event(0.2), 0, 60, power=0.5)  # rates that fall have a program of their own
     before = len(compilations)
     both(0.5, 0.02, ab.Random(0.25), 7, 50)
-    both(0.8, 0.3, ab.Event(-0.1), 8, 40, power=0.5)
+    both(0.8, 0.3, ab.Event(-0.1), 8, 40, power=0.25)
     both(0.7, [0.1, 0.2, 0.3, 0.1], ab.Recorded(other_active), 9, 30)
     assert len(compilations) == before > 0
 

@@ -36,8 +36,8 @@ class Played(NamedTuple):
 class LearningRates(NamedTuple):
     """The learning rates of every party in every round: ``η_t = η · t^(−power)``, rounds counted from 1 here.
 
-    >>> LearningRates(np.array([0.1, 0.2]), power=0.5).of(3, 1, np.dtype("float32"))  # of round 4
-    array([[0.05, 0.1 ]], dtype=float32)
+    >>> LearningRates(np.array([0.1, 0.2]), power=0.5).of(3, 2, np.dtype("float32"))[0]  # of round 4
+    array([0.05, 0.1 ], dtype=float32)
     """
 
     first: NDArray[np.float64]
@@ -45,8 +45,14 @@ class LearningRates(NamedTuple):
     power: float
 
     def of(self, begun: int, rounds: int, dtype: np.dtype[Any]) -> NDArray[np.floating[Any]]:
-        """(rounds, M + 1): those of ``rounds`` rounds, before which ``begun`` were played."""
-        t = np.arange(begun + 1, begun + rounds + 1, dtype=np.float64)[:, None]
+        """(n, M + 1): those of ``rounds`` rounds, before which ``begun`` were played; one row where they do not fall.
+
+        Of one row the compiler knows that it stays, and prepares the steps' factors before the first round. A step may
+        round in another way without that, so rates that fall have two rows even for one round: then the bits do not
+        depend on the chunk.
+        """
+        rows = max(rounds, 2) if self.power else 1
+        t = np.arange(begun + 1, begun + rows + 1, dtype=np.float64)[:, None]
         return (self.first * t**-self.power).astype(dtype)
 
 
@@ -85,9 +91,8 @@ def _play(inputs: tuple[Any, ...], federation: Federation) -> tuple[Federation, 
 
     def play(carry: tuple) -> tuple:
         i, arrays, _, predictions, measures = carry
-        federation, outcome = play_round(
-            layout, rule, rates[i], eqx.combine(arrays, rest), x[i], y[i], active[i], begun + i
-        )
+        now = rates[jnp.minimum(i, len(rates) - 1)]
+        federation, outcome = play_round(layout, rule, now, eqx.combine(arrays, rest), x[i], y[i], active[i], begun + i)
         arrays = eqx.filter(federation, eqx.is_array)
         measures = jax.tree.map(lambda all, one: all.at[i].set(one), measures, measured(federation))
         return i + 1, arrays, outcome.trouble, predictions.at[i].set(outcome.prediction), measures
