@@ -335,7 +335,8 @@ def test_show_prints_a_preset_as_it_is_and_other_configurations_in_full(rooms: s
 def test_help_and_version_do_not_wait_for_jax() -> None:
     check = (
         "import sys; from typer.testing import CliRunner; from anabranch.cli import app\n"
-        "for arguments in (['--help'], ['run', '--help'], ['show', '--help'], ['--version'], ['show', 'imnist']):\n"
+        "helps = [[name, '--help'] for name in ('run', 'sweep', 'show', 'reproduce', 'report')]\n"
+        "for arguments in (['--help'], *helps, ['--version'], ['show', 'imnist']):\n"
         "    done = CliRunner().invoke(app, arguments)\n"
         "    assert done.exit_code == 0, done.output\n"
         "assert 'jax' not in sys.modules and 'numpy' not in sys.modules\n"
