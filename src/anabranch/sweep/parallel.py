@@ -87,10 +87,14 @@ def attempt(trial: Trial, versions: Mapping[str, str]) -> Attempt:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a person reads them once, from who began the sweep
             return Attempt(trial.key, run_trial(trial), None)
-    except AnabranchError as error:
-        return Attempt(trial.key, None, str(error))
-    except Exception as error:  # one trial's failure must not end the others
-        return Attempt(trial.key, None, f"{type(error).__name__}: {error}")
+    except Exception as error:
+        return failed(trial, error)
+
+
+def failed(trial: Trial, error: Exception) -> Attempt:
+    """What came of a trial that raised this: one trial's failure must not end the others."""
+    known = isinstance(error, AnabranchError)
+    return Attempt(trial.key, None, str(error) if known else f"{type(error).__name__}: {error}")
 
 
 def _reason(problem: Exception) -> str:

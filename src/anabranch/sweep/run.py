@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from anabranch.interrupt import Interruptible
 from anabranch.sweep.backend import Backend
 from anabranch.sweep.estimate import estimated_seconds
 from anabranch.sweep.folder import TrialFolder
-from anabranch.sweep.parallel import run_all
+from anabranch.sweep.parallel import Attempt, run_all
 from anabranch.sweep.progress import Book, SweepProgress, told
 from anabranch.sweep.trial import Record, Trial
 
@@ -56,7 +56,7 @@ def run_trials(
         reverse=True,
     )
     book = Book(len(wanted), left)
-    attempts = run_all(left, backend or Backend(), begun=book.begun)
+    attempts = _attempts(left, backend or Backend(), book.begun)
     # Ctrl-C tears neither a file nor the end of the workers apart.
     with Interruptible() as ctrl_c, told(book, progress) as tell, closing(attempts):
         tell()
@@ -75,6 +75,18 @@ def run_trials(
             book.ended(each.key, each.record)
             tell()
     return Sweep({key: records[key] for key in wanted if key in records}, failed)
+
+
+def _attempts(left: Sequence[Trial], backend: Backend, begun: Callable[[int], None]) -> Generator[Attempt]:
+    """What comes of the trials: in batches where this machine has an accelerator, else each in a process."""
+    if left and backend.name == "loky":
+        import jax
+
+        if jax.default_backend() != "cpu":
+            from anabranch.sweep.batched import run_batched
+
+            return run_batched(left, backend.jobs, begun)
+    return run_all(left, backend, begun)
 
 
 def finished(trials: Sequence[Trial], folder: TrialFolder) -> dict[str, Record]:

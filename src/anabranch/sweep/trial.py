@@ -6,14 +6,19 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from anabranch.config import Config
 from anabranch.errors import ConfigError, DataError, Diverged
 from anabranch.files import json_values
 from anabranch.output import untimed
+
+if TYPE_CHECKING:
+    from anabranch.result import Result
+    from anabranch.runner import Plan
 
 PATHS = ("path", "data_dir")
 """Where a file lies says nothing about what is in it: these are no part of a trial's key."""
@@ -86,18 +91,42 @@ def run_trial(trial: Trial) -> Record:
     Raises:
         AnabranchError: where the trial cannot be run, or the files that are found are not those of the trial.
     """
-    from anabranch import runner
     from anabranch.simulator import simulate
 
     started = time.perf_counter(), time.process_time()
-    diverged = None
+    plan = plan_of(trial)
+    train = partial(simulate, plan.model, plan.stream, **plan.options)
+    return record_of(trial, train, lambda: (time.perf_counter() - started[0], time.process_time() - started[1]))
+
+
+def plan_of(trial: Trial) -> Plan:
+    """What the trial is run with, on this machine.
+
+    Raises:
+        AnabranchError: where it cannot be run, or the files that are found are not those of the trial.
+    """
+    from anabranch import runner
+
     plan = runner.build(trial.config)
     _check_data(trial.data, plan.data)
+    return plan
+
+
+def record_of(trial: Trial, train: Callable[[], Result], seconds: Callable[[], tuple[float, float]]) -> Record:
+    """The record of what ``train`` comes to.
+
+    Args:
+        trial: the one that it trains.
+        train: returns a result, or raises `Diverged`.
+        seconds: called after that; how long the trial took, by the clock and of the processor.
+    """
+    diverged = None
     try:
-        result = simulate(plan.model, plan.stream, **plan.options)
+        result = train()
     except Diverged as problem:
         result, diverged = problem.result, problem.round
     described = json_values(untimed(result).describe())
+    wall, cpu = seconds()
     return {
         "key": trial.key,
         "config": portable(trial.config),
@@ -108,8 +137,8 @@ def run_trial(trial: Trial) -> Record:
             "rounds": result.curve.rounds.tolist(),
             "run_time_error": [round(each, 7) for each in result.curve.run_time_error.tolist()],
         },
-        "cpu_seconds": round(time.process_time() - started[1], 3),
-        "wall_seconds": round(time.perf_counter() - started[0], 3),
+        "cpu_seconds": round(cpu, 3),
+        "wall_seconds": round(wall, 3),
         "versions": described["versions"],
     }
 
