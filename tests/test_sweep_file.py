@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -233,9 +232,7 @@ def test_the_estimate_follows_rounds_update_and_window() -> None:
     assert seconds("update.name=DLR", "update.window=5") == seconds("update.name=DLR", "update.window=500")
     assert seconds("rounds=400_000") == pytest.approx(2 * seconds("rounds=200_000"))
     assert seconds("update.name=SLR", "update.window=20") == pytest.approx(2 * seconds("update.name=SLR"))
-    begun = time.perf_counter()
     assert 0.05 < estimate.machine_factor() < 50
-    assert time.perf_counter() - begun < 1
 
 
 def test_the_time_left_weighs_trials_and_learns_from_those_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
