@@ -78,3 +78,16 @@ def small_problem(seed=0, rounds=60, clients=3, classes=3, **kwargs):
 def bits(model: ab.SplitModel) -> dict[str, bytes]:
     """Every array of a model, to the last bit."""
     return {name: array.tobytes() for name, array in model.to_arrays().items()}
+
+
+def run(problem, **kwargs):
+    """Trains on a problem, with its recorded activations where it has some."""
+    model, stream, active = problem
+    options = {
+        "activation": active if active is None else ab.Recorded(active),
+        "learning_rate": 0.1,
+        "keep_errors": True,
+        "chunk": 32,
+        **kwargs,
+    }
+    return ab.simulate(model, stream, **options)

@@ -11,7 +11,7 @@ import pytest
 
 import anabranch as ab
 import reference
-from problems import MODULES, bits, small_problem
+from problems import MODULES, bits, run, small_problem
 
 ROUNDS = 40
 UPDATES = {"OGD": ab.OGD(), "DLR": ab.DLR(4, 0.8), "SLR": ab.SLR(3)}
@@ -19,17 +19,7 @@ updates = pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES.keys()
 
 
 def measure(problem, **kwargs):
-    model, stream, active = problem
-    options = {
-        "activation": active if active is None else ab.Recorded(active),
-        "learning_rate": 0.1,
-        "measure_regret": True,
-        "keep_errors": True,
-        "chunk": 16,
-        "report_every": 1,
-        **kwargs,
-    }
-    return ab.simulate(model, stream, **options)
+    return run(problem, **{"measure_regret": True, "chunk": 16, "report_every": 1, **kwargs})
 
 
 @pytest.mark.parametrize(("name", "path"), [("OGD", "outer"), ("DLR", "outer"), ("SLR", "outer"), ("DLR", "general")])

@@ -17,7 +17,7 @@ import pytest
 
 import anabranch as ab
 from anabranch.streams.base import Block, Stream
-from problems import as_linears, as_mlp, as_plain, bits, small_problem
+from problems import as_linears, as_mlp, as_plain, bits, run, small_problem
 
 UPDATES = {
     "OGD": ab.OGD(),
@@ -26,18 +26,6 @@ UPDATES = {
     "SLR": ab.SLR(4),
 }
 updates = pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES.keys())
-
-
-def run(problem, **kwargs):
-    model, stream, active = problem
-    options = {
-        "activation": active if active is None else ab.Recorded(active),
-        "learning_rate": 0.1,
-        "keep_errors": True,
-        "chunk": 32,
-        **kwargs,
-    }
-    return ab.simulate(model, stream, **options)
 
 
 def test_ogd_is_dlr_with_a_window_of_one():

@@ -231,7 +231,7 @@ def mlp(
     return _perceptrons([(w, *hidden, embedding) for w in widths], [*server, classes], relu_last=False, seed=seed)
 
 
-def linear(widths: Sequence[int], classes: int, *, seed: int = 0) -> SplitModel:
+def linear(widths: Sequence[int], classes: int) -> SplitModel:
     """Multinomial logistic regression, split: ``f`` is convex in all parties' parameters together.
 
     ``logits = w_0 + Σ_m x_m W_m``. A client's embedding is ``h_m = x_m W_m``, one element a class; the server adds the
@@ -244,12 +244,10 @@ def linear(widths: Sequence[int], classes: int, *, seed: int = 0) -> SplitModel:
     Args:
         widths: how many features each client holds, as a stream's ``widths``.
         classes: how many classes there are, as a stream's ``classes``.
-        seed: taken as by the other models, so that they can stand in one another's place; nothing is drawn from it.
 
     >>> {name: array.shape for name, array in linear((3, 2), 4).to_arrays().items()}
     {'client1.weight': (3, 4), 'client2.weight': (2, 4), 'server.bias': (4,)}
     """
-    whole("seed", seed, 0, SEEDS - 1)
     _check_sizes(widths=widths, classes=[classes])
     return SplitModel([Projection(width, classes) for width in widths], Sum(classes))
 

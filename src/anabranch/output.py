@@ -116,7 +116,7 @@ def write(folder: Path, result: Result, origin: Origin | None = None) -> dict[st
     contents = {
         MODEL: arrays_file(result.model.to_arrays()),
         CURVE: curve_csv(result).encode(),
-        PICTURE: _png(draw_curve(result, title)),
+        PICTURE: png(draw_curve(result, title)),
     }
     with writing("result", folder):
         (folder / RESULT).unlink(missing_ok=True)
@@ -205,7 +205,8 @@ def _title(settings: Mapping[str, Any]) -> str:
     return f"{settings['update']} · {settings['activation']} · {name}{drift}"
 
 
-def _png(figure: Figure) -> bytes:
+def png(figure: Figure) -> bytes:
+    """The content of a picture's file."""
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     return picture.getvalue()

@@ -171,7 +171,7 @@ def _build_model(config: Config, stream: Stream) -> SplitModel:
         case PhysicsModel(name=name):
             return (models.susy if name == "susy" else models.higgs)(seed=config.seed)
         case LinearModel():
-            return models.linear(stream.widths, stream.classes, seed=config.seed)
+            return models.linear(stream.widths, stream.classes)
         case MlpModel() as mlp:
             return models.mlp(
                 stream.widths,

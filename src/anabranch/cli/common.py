@@ -37,6 +37,11 @@ DataDirOption = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Folder of the stream's data files.", show_default="ANABRANCH_DATA"),
 ]
+JobsOption = Annotated[int | None, typer.Option(help="Trials at a time.", show_default="one a core")]
+BackendOption = Annotated[str, typer.Option(metavar="NAME", help="loky (this machine), ray or dask.")]
+AddressOption = Annotated[
+    str | None, typer.Option(help="Of the Ray or Dask cluster, such as 10.0.0.1:8786.", show_default=False)
+]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from anabranch.cli.common import INTERRUPTED, STOPPED, DataDirOption, errors
+from anabranch.cli.common import INTERRUPTED, STOPPED, AddressOption, BackendOption, DataDirOption, JobsOption, errors
 from anabranch.errors import AnabranchError, ConfigError
 
 if TYPE_CHECKING:
@@ -57,11 +57,9 @@ def reproduce(
         Path | None, typer.Option(metavar="FILE", help="HIGGS.csv, plain or gzipped.", show_default=False)
     ] = None,
     data_dir: DataDirOption = None,
-    jobs: Annotated[int | None, typer.Option(help="Trials at a time.", show_default="one a core")] = None,
-    backend: Annotated[str, typer.Option(metavar="NAME", help="loky (this machine), ray or dask.")] = "loky",
-    address: Annotated[
-        str | None, typer.Option(help="Of the Ray or Dask cluster, such as 10.0.0.1:8786.", show_default=False)
-    ] = None,
+    jobs: JobsOption = None,
+    backend: BackendOption = "loky",
+    address: AddressOption = None,
     check: Annotated[bool, typer.Option("--check", help="Compare with the committed results.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Neither progress nor tables.")] = False,
 ) -> None:
@@ -139,7 +137,7 @@ def _reproduce(
 ) -> int:
     """Runs, writes and shows; returns the exit code."""
     from anabranch import display
-    from anabranch.cli.trials import TrialsReporter
+    from anabranch.cli.trials import TrialsReporter, stopped
 
     with TrialsReporter(notes, quiet=quiet) as reporter, display.notices(notes):
         reporter.stage("importing")
@@ -153,8 +151,7 @@ def _reproduce(
             reporter.close()
             if isinstance(stop, AnabranchError):
                 display.error(notes, str(stop))
-            kept = f"{reporter.last.done} of {reporter.last.total} trials are done and kept in {folder}"
-            display.note(notes, f"stopped: {kept}; the same command goes on from there")
+            stopped(notes, reporter.last.done, reporter.last.total, folder)
             return INTERRUPTED if isinstance(stop, KeyboardInterrupt) else STOPPED
     if not quiet:
         _show(done, folder)
@@ -173,29 +170,23 @@ def _tell(reporter: TrialsReporter, stage: Stage) -> None:
 
 def _show(done: Reproduced, folder: Path) -> None:
     """Each table as the terminal can have it, and where everything is."""
-    from anabranch.cli.trials import FILE_WIDTH
+    from anabranch.cli.trials import wide
+    from anabranch.report.formats import text
 
     console = Console()
-    wide = console if console.is_terminal else Console(file=console.file, width=FILE_WIDTH)
     for summary in done.summaries:
         for table in summary["tables"]:
             shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=table["caption"], title_justify="left")
             for column in table["columns"]:
                 shown.add_column(column["heading"], justify="right" if column["format"] else "left", overflow="fold")
             for row in table["rows"]:
-                shown.add_row(*(_cell(row[column["key"]], column["format"]) for column in table["columns"]))
-            wide.print(shown)
+                shown.add_row(*(Text(text(row[column["key"]], column["format"])) for column in table["columns"]))
+            wide(console).print(shown)
         for note in summary["notes"]:
             console.print(f"· {note}", soft_wrap=True, highlight=False, markup=False)
         console.print(Text.assemble((f"{folder / summary['name']}/", "bold")), soft_wrap=True)
     again = f"One page of all results: anabranch report {folder}"
     console.print(again, soft_wrap=True, highlight=False, markup=False)
-
-
-def _cell(value: object, form: str) -> Text:
-    if value is None:
-        return Text("–", "dim")
-    return Text(format(value, form) if isinstance(value, int | float) else str(value))
 
 
 def _check(done: Reproduced, notes: Console) -> bool:

@@ -11,7 +11,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from anabranch.cli.common import INTERRUPTED, STOPPED, DataDirOption, SetOption, errors
+from anabranch.cli.common import (
+    INTERRUPTED,
+    STOPPED,
+    AddressOption,
+    BackendOption,
+    DataDirOption,
+    JobsOption,
+    SetOption,
+    errors,
+)
 from anabranch.errors import AnabranchError, OutputError
 from anabranch.files import json_values, replace_file, to_json, writing
 
@@ -30,7 +39,7 @@ EXAMPLES = (
     "anabranch sweep rates.toml --backend ray --address auto\n\n"
     "anabranch sweep rates.toml --backend dask --address 10.0.0.1:8786"
 )
-CSV, BEST = "trials.csv", "best.toml"
+BEST = "best.toml"
 
 
 def sweep(
@@ -44,11 +53,9 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the trials.", show_default="runs/NAME")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Trials at a time.", show_default="one a core")] = None,
-    backend: Annotated[str, typer.Option(metavar="NAME", help="loky (this machine), ray or dask.")] = "loky",
-    address: Annotated[
-        str | None, typer.Option(help="Of the Ray or Dask cluster, such as 10.0.0.1:8786.", show_default=False)
-    ] = None,
+    jobs: JobsOption = None,
+    backend: BackendOption = "loky",
+    address: AddressOption = None,
     data_dir: DataDirOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the trials to stdout, and the rest to stderr.")
@@ -81,7 +88,7 @@ def sweep(
 def _sweep(file: SweepFile, out: Path, backend: Backend, notes: Console, *, as_json: bool, quiet: bool) -> int:
     """Runs and writes; returns the exit code."""
     from anabranch import display
-    from anabranch.cli.trials import TrialsReporter
+    from anabranch.cli.trials import TrialsReporter, stopped
     from anabranch.sweep.run import Sweep, finished, run_trials
     from anabranch.sweep.table import rows_of
 
@@ -102,8 +109,7 @@ def _sweep(file: SweepFile, out: Path, backend: Backend, notes: Console, *, as_j
         display.error(notes, str(problem))
     if stop is not None:
         total = len({trial.key for trial in trials})
-        kept = f"{len(swept.records)} of {total} trials are done and kept in {out}"
-        display.note(notes, f"stopped: {kept}; the same command goes on from there")
+        stopped(notes, len(swept.records), total, out)
     if isinstance(stop, KeyboardInterrupt):
         return INTERRUPTED
     return STOPPED if stop or unwritten or swept.failed else 0
@@ -138,7 +144,7 @@ def _report(
 ) -> OutputError | None:
     """Writes and shows the trials; returns why they could not be written."""
     from anabranch.cli import trials
-    from anabranch.sweep.table import ranked
+    from anabranch.sweep.table import CSV, ranked
 
     groups = ranked(rows)
     unwritten = _write(file, rows, groups, out)
@@ -159,7 +165,7 @@ def _report(
 
 
 def _write(file: SweepFile, rows: Sequence[Row], groups: Sequence[Group], out: Path) -> OutputError | None:
-    from anabranch.sweep.table import trials_csv
+    from anabranch.sweep.table import CSV, trials_csv
 
     try:
         with writing("trials", out):

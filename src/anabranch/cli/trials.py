@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -41,6 +42,17 @@ class TrialsReporter(Live):
         )
 
 
+def stopped(console: Console, done: int, total: int, folder: Path) -> None:
+    """What is kept of trials that were stopped."""
+    kept = f"{done} of {total} trials are done and kept in {folder}"
+    note(console, f"stopped: {kept}; the same command goes on from there")
+
+
+def wide(console: Console) -> Console:
+    """One for tables: as the console, but wide where it is not a terminal."""
+    return console if console.is_terminal else Console(file=console.file, width=FILE_WIDTH)
+
+
 def ranking(console: Console, groups: Sequence[Group], keys: Sequence[str]) -> None:
     """The groups, the best first.
 
@@ -68,8 +80,7 @@ def ranking(console: Console, groups: Sequence[Group], keys: Sequence[str]) -> N
             _mean(group, "MB", ",.2f"),
             *([_remark(group)] if remarks else []),
         )
-    wide = console if console.is_terminal else Console(file=console.file, width=FILE_WIDTH)
-    wide.print(table)
+    wide(console).print(table)
     if len(groups) > MOST_GROUPS:
         console.print(f"and {len(groups) - MOST_GROUPS:,} more, which trials.csv has too")
 

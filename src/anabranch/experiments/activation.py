@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
-from anabranch.experiments.experiment import Column, Experiment, Presentation, Row, Run, Table, Value, mean
+from anabranch.experiments.experiment import Column, Experiment, Presentation, Row, Run, Table, Value
 from anabranch.experiments.paper import number
 from anabranch.experiments.probability import PROBABILITIES
 from anabranch.experiments.study import IMNIST_DRIFT, Method, Study
@@ -41,7 +42,7 @@ def _line(row: Row) -> dict[str, Value]:
     line: dict[str, Value] = {"row": title}
     differences = []
     for client in CLIENTS:
-        ours = mean(record["activation_rate"][client - 1] for record in row.records)
+        ours = fmean(record["activation_rate"][client - 1] for record in row.records)
         paper = number("activation", title, f"client {client}")
         line |= {f"client {client}": ours, f"paper {client}": paper}
         if paper is not None:

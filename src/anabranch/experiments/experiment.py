@@ -101,12 +101,6 @@ def rows_of(runs: Iterable[Run], records: Iterable[Record], seconds: Iterable[fl
     ]
 
 
-def mean(values: Iterable[float]) -> float:
-    """The arithmetic mean."""
-    held = list(values)
-    return sum(held) / len(held)
-
-
 def the_row(rows: Iterable[Row], **labels: Any) -> Row:
     """The only row that has these labels."""
     (row,) = select(rows, **labels)

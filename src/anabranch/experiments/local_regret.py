@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
 from anabranch.experiments.bounds import Constants, local_regret_bound
-from anabranch.experiments.experiment import Column, Picture, Presentation, Row, Run, Table, Value, mean, select
+from anabranch.experiments.experiment import Column, Picture, Presentation, Row, Run, Table, Value, select
 from anabranch.experiments.growth import Exponent, fit_exponent
 from anabranch.experiments.loglog import growth_picture
 from anabranch.experiments.study import IMNIST_DRIFT, Method, Study
@@ -92,16 +93,16 @@ def _growth_note(name: str, points: list[tuple[int, list[float]]]) -> str:
 def _line(row: Row, smoothness: float) -> dict[str, Value]:
     rounds = int(row.labels["T"] or 0)
     rate = row.records[0]["config"]["learning_rate"]
-    ideal = mean(final(record, "ideal") for record in row.records)
+    ideal = fmean(final(record, "ideal") for record in row.records)
     return {
         "factor": row.labels["factor"],
         "T": rounds,
         "window": math.isqrt(rounds),
         "rate": rate,
         "ideal": ideal,
-        "applied": mean(final(record, "applied") for record in row.records),
+        "applied": fmean(final(record, "applied") for record in row.records),
         "scaled": ideal / rounds**PROVED,
-        "error": mean(record["accumulated_error"] for record in row.records),
+        "error": fmean(record["accumulated_error"] for record in row.records),
         "small": "yes" if rate <= 1 / (2 * smoothness) else "no",
         "bound": local_regret_bound(rounds, math.isqrt(rounds), rate, P, P, estimate(row, smoothness)),
     }
@@ -116,7 +117,7 @@ def estimate(row: Row, smoothness: float) -> Constants:
     return Constants(
         loss=max(regret["largest_loss"] for regret in regrets),
         smoothness=smoothness,
-        variance=mean(regret["mean_squared_gradient"] for regret in regrets),
+        variance=fmean(regret["mean_squared_gradient"] for regret in regrets),
         gradient=max(regret["largest_gradient"] for regret in regrets),
     )
 

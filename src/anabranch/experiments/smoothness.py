@@ -22,7 +22,7 @@ def estimate_smoothness(
     jumps, and no ``L`` exists.
 
     >>> from anabranch.models import linear
-    >>> model = linear([2, 1], 2, seed=0)
+    >>> model = linear([2, 1], 2)
     >>> x, y = jnp.array([[1.0, 0.0, 2.0]]), jnp.array([0])
     >>> round(estimate_smoothness(model, x, y, (2, 1)), 3)    # (‖x‖² + 1) / 2, at equal odds
     3.0

@@ -13,6 +13,7 @@ from typing import Any
 from anabranch.experiments.experiment import Presentation, Run, Table
 from anabranch.experiments.study import ROUNDS, Study
 from anabranch.files import json_values, replace_file, to_json, writing
+from anabranch.output import png
 from anabranch.result import versions
 from anabranch.sweep.trial import Record
 
@@ -73,23 +74,23 @@ def write(
         for table in shown.tables:
             replace_file(place / f"{table.name}.csv", _csv(table).encode())
         for picture in shown.pictures:
-            replace_file(place / f"{picture.name}.png", _png(picture.figure))
+            replace_file(place / f"{picture.name}.png", png(picture.figure))
         replace_file(place / SUMMARY, to_json(summary).encode())
     return summary
 
 
 def scale_text(study: Study) -> str:
-    """What is added to each caption where an experiment is smaller than the paper's.
+    """What is added to each caption where an experiment has not the usual rounds or seeds.
 
     >>> scale_text(Study(rounds=20_000, seeds=1))
-    ' (scaled down: 20,000 rounds where the paper has 2,000,000; 1 seed)'
+    ' (20,000 rounds where the paper has 2,000,000; 1 seed)'
     """
     parts = []
     if study.rounds != ROUNDS:
         parts.append(f"{study.rounds:,} rounds where the paper has {ROUNDS:,}")
     if study.seeds is not None:
         parts.append(f"{study.seeds} seed{'s' if study.seeds != 1 else ''}")
-    return f" (scaled {'up' if study.rounds > ROUNDS else 'down'}: {'; '.join(parts)})" if parts else ""
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def command(name: str, study: Study) -> str:
@@ -136,9 +137,3 @@ def _csv(table: Table) -> str:
 
 def _cell(row: Mapping[str, Any], key: str) -> Any:
     return "" if row.get(key) is None else row[key]
-
-
-def _png(figure: Any) -> bytes:
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", metadata={"Software": None})
-    return picture.getvalue()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
-from anabranch.experiments.experiment import Column, Row, Table, Value, mean
+from anabranch.experiments.experiment import Column, Row, Table, Value
 from anabranch.experiments.paper import number
 from anabranch.traffic import MB
 
-PAPER_BYTES, FULL_MEGABYTES = 2, 4 * 64 * 2_000_000 * 2 / MB
-"""The paper's totals are those of two bytes an element: so many MB one way for 2,000,000 rounds of 4 clients × 64."""
+PAPER_BYTES = 2
+"""The paper's totals are those of two bytes an element."""
 
 
 def performance(name: str, caption: str, rows: Sequence[Row], label: str, paper: str) -> Table:
@@ -41,7 +42,7 @@ def performance(name: str, caption: str, rows: Sequence[Row], label: str, paper:
 
 def _line(row: Row, title: str, paper: str) -> dict[str, Value]:
     error, paper_error = error_of(row), number(paper, title, "error")
-    megabytes = mean(PAPER_BYTES / 4 * (sum(r["bytes_up"]) + sum(r["bytes_down"])) / MB for r in row.records)
+    megabytes = fmean(PAPER_BYTES / 4 * (sum(r["bytes_up"]) + sum(r["bytes_down"])) / MB for r in row.records)
     return {
         "row": title,
         "rate": row.records[0]["config"]["learning_rate"],
@@ -49,8 +50,8 @@ def _line(row: Row, title: str, paper: str) -> dict[str, Value]:
         "spread": spread(row),
         "paper_error": paper_error,
         "difference": None if error is None or paper_error is None else error - paper_error,
-        "last_error": None if error is None else mean(record["run_time_error"] for record in row.records),
-        "activated": mean(mean(record["activation_rate"]) for record in row.records),
+        "last_error": None if error is None else fmean(record["run_time_error"] for record in row.records),
+        "activated": fmean(fmean(record["activation_rate"]) for record in row.records),
         "seconds": row.client_seconds,
         "paper_seconds": number(paper, title, "seconds"),
         "megabytes": megabytes,
@@ -62,7 +63,7 @@ def error_of(row: Row) -> float | None:
     """The mean accumulated error over the seeds, or None where any of them diverged."""
     if any(record["diverged"] is not None for record in row.records):
         return None
-    return mean(record["accumulated_error"] for record in row.records)
+    return fmean(record["accumulated_error"] for record in row.records)
 
 
 def spread(row: Row) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING
 
-from anabranch.experiments.experiment import Column, Picture, Presentation, Row, Run, Table, Value, mean, select
+from anabranch.experiments.experiment import Column, Picture, Presentation, Row, Run, Table, Value, select
 from anabranch.experiments.local_regret import final
 from anabranch.experiments.study import IMNIST_DRIFT, Method, Study
 
@@ -68,7 +69,7 @@ def present(study: Study, rows: Sequence[Row]) -> Presentation:
             "regret": _regret(row),
             "relative": _regret(row) / equal,
             "bound": row.labels["ratio"],
-            "error": mean(record["accumulated_error"] for record in row.records),
+            "error": fmean(record["accumulated_error"] for record in row.records),
         }
         for row in some
     ]
@@ -81,7 +82,7 @@ def present(study: Study, rows: Sequence[Row]) -> Presentation:
 
 
 def _regret(row: Row) -> float:
-    return mean(final(record, "ideal") for record in row.records)
+    return fmean(final(record, "ideal") for record in row.records)
 
 
 def _picture(relative: Sequence[float]) -> Figure:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anabranch.experiments.figures import COLOURS, recent_error, style
 from anabranch.metrics import RUN_TIME_WINDOW
+from anabranch.output import png
 from anabranch.report.page import Picture, picture
 
 MOST_LINES = len(COLOURS)
@@ -39,6 +39,4 @@ def draw_curves(curves: Mapping[str, Mapping[str, Sequence[Any]]], caption: str)
     axes.set_ylabel("error rate between two points" if short else "run-time error rate")
     style(axes)
     figure.legend(loc="outside lower left", frameon=False, fontsize=8.5)
-    content = io.BytesIO()
-    figure.savefig(content, format="png", metadata={"Software": None})
-    return picture(content.getvalue(), caption)
+    return picture(png(figure), caption)

@@ -53,18 +53,6 @@ def megabytes(count: float) -> float:
     return count / MB
 
 
-def duration(seconds: float) -> str:
-    """A time that one can imagine.
-
-    >>> duration(8), duration(600), duration(20_000)
-    ('8 s', '10 min', '5.6 h')
-    """
-    for size, unit in ((7200, 3600), (100, 60)):
-        if seconds >= size:
-            return f"{seconds / unit:.1f} h" if unit == 3600 else f"{seconds / unit:.0f} min"
-    return f"{seconds:.0f} s"
-
-
 def joined(values: Mapping[str, object]) -> str:
     """Names and values in one line.
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from anabranch.display import duration
 from anabranch.experiments.registry import EXPERIMENTS
 from anabranch.experiments.summary import SUMMARY
-from anabranch.report.formats import duration, is_number, joined, text
+from anabranch.report.formats import is_number, joined, text
 from anabranch.report.page import Fact, Fold, Heading, Part, Picture, Row, Section, Table
 from anabranch.report.places import relative
 from anabranch.report.reading import Value, damaged, read_json, read_picture

@@ -14,12 +14,12 @@ from pydantic import BaseModel, model_validator
 from anabranch.report.formats import mean
 from anabranch.report.reading import Value, damaged, flat, read_bytes, read_json
 from anabranch.sweep.folder import TRIALS
+from anabranch.sweep.table import CSV, NUMBERS
 
 WRITER = "anabranch sweep"
-TABLE = "trials.csv"
 SEED = "seed"
-NUMBERS = {"accumulated_error", "run_time_error", "diverged", "activation_rate", "MB", "seconds"}
-"""Columns of ``trials.csv`` that a trial which failed has nothing in."""
+EMPTY = set(NUMBERS) - {"key", "failed"}
+"""Columns that a trial which failed has nothing in."""
 
 
 class CurveFile(BaseModel):
@@ -121,7 +121,7 @@ def read_failures(place: Path, done: Sequence[TrialFile]) -> list[dict[str, str]
     Raises:
         DataError: where the file is damaged.
     """
-    file = place / TABLE
+    file = place / CSV
     if not file.exists():  # it is written when a sweep ends
         return []
     keys = {trial.key for trial in done}
@@ -132,4 +132,4 @@ def read_failures(place: Path, done: Sequence[TrialFile]) -> list[dict[str, str]
         raise damaged(file, WRITER, f"it has no column {error}") from None
     except (ValueError, csv.Error) as error:
         raise damaged(file, WRITER, str(error)) from None
-    return [{name: value for name, value in line.items() if name not in NUMBERS} for line in failed]
+    return [{name: value for name, value in line.items() if name not in EMPTY} for line in failed]

@@ -14,8 +14,9 @@ from anabranch.sweep.run import Sweep
 from anabranch.sweep.trial import Trial
 from anabranch.traffic import MB
 
+CSV = "trials.csv"
 NUMBERS = ("accumulated_error", "run_time_error", "diverged", "activation_rate", "MB", "seconds", "key", "failed")
-"""The columns of ``trials.csv`` after those of the grid."""
+"""The columns of `CSV` after those of the grid."""
 
 
 class Row(NamedTuple):
