@@ -37,7 +37,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("ANABRANCH_DATA", raising=False)
     monkeypatch.setattr(digits, "_cache", lambda: tmp_path / "no cache")
     monkeypatch.setattr(digits, "_reachable", lambda: ())
-    monkeypatch.setattr(output, "_png", lambda figure: b"\x89PNG")
+    monkeypatch.setattr(output, "png", lambda figure: b"\x89PNG")
 
 
 @pytest.fixture
