@@ -1,9 +1,20 @@
-"""Strict arrays in every test: no silent promotion of dtypes or of ranks. Examples are the same in every run."""
+"""Strict arrays in every test: no silent promotion of dtypes or of ranks. Examples are the same in every run.
 
+What one process of the tests has compiled, the others find in a folder that lasts as long as the tests.
+"""
+
+import os
+import shutil
 import signal
+import tempfile
 
-import jax
 from hypothesis import settings
+
+PROGRAMS = None if "PYTEST_XDIST_WORKER" in os.environ else tempfile.mkdtemp(prefix="anabranch-tests-")
+if PROGRAMS is not None:
+    os.environ |= {"JAX_COMPILATION_CACHE_DIR": PROGRAMS, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+
+import jax  # noqa: E402  # reads those when it is imported
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -12,3 +23,9 @@ settings.load_profile("anabranch")
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and so would every process that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_unconfigure() -> None:
+    """The process that made the folder removes it."""
+    if PROGRAMS is not None:
+        shutil.rmtree(PROGRAMS, ignore_errors=True)

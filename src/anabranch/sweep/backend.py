@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import time
 import warnings
@@ -78,14 +79,24 @@ def connected(backend: Backend) -> Iterator[int]:
 
 @contextmanager
 def _this_machine() -> Iterator[None]:
-    # A worker whose memory grew (compiled programs are kept) ends after its trial, and another takes its place.
-    with warnings.catch_warnings(), joblib.parallel_config("loky", initializer=_begin, initargs=(os.getpid(),)):
+    # A worker whose memory grew (compiled programs are kept) ends after its trial, and another takes its place: what
+    # one of them has compiled, the others find in a folder.
+    with (
+        tempfile.TemporaryDirectory(prefix="anabranch-compiled-", ignore_cleanup_errors=True) as programs,
+        warnings.catch_warnings(),
+        joblib.parallel_config("loky", initializer=_begin, initargs=(os.getpid(), programs)),
+    ):
         warnings.filterwarnings("ignore", "A worker stopped while some jobs were given to the executor", UserWarning)
         yield
 
 
-def _begin(parent: int) -> None:
-    """In a worker of this machine: Ctrl-C is its parent's to handle, and it ends when its parent is gone."""
+def _begin(parent: int, programs: str) -> None:
+    """In a worker of this machine: Ctrl-C is its parent's to handle, and it ends when its parent is gone.
+
+    Runs before JAX is imported, which reads its settings from the environment then.
+    """
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", programs)
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
