@@ -1,0 +1,403 @@
+"""A party's own functions, compiled for blocks of rounds, and the state that they move on.
+
+The simulator compiles a whole federation into one loop (`anabranch.loop`). Here the server and each client compute by
+themselves, as in a real federation, with the same functions: `encode`, `server_step` and `client_step`. On a CPU the
+bits are the same. A block holds the rounds that are under way together; where that is one round, a block is a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from numpy.typing import NDArray
+
+from anabranch.compiling import OPTIONS
+from anabranch.gradients import parameters
+from anabranch.party import Party, Rule, client_step, encode, init_client, init_server, server_step
+from anabranch.types import Tree
+
+Rows = NDArray[Any]
+"""An array whose first axis counts the rounds of a block."""
+Pending: TypeAlias = tuple[NDArray[Any], ...]
+"""What a client keeps of a round until its derivative comes: the arrays of its pullback."""
+
+
+class Rate(NamedTuple):
+    """One party's learning rate: ``η_t = η (t + 1)^(−power)`` in round ``t``, counted from 0.
+
+    >>> Rate(0.1, power=0.5).of(np.array([0, 3]), np.dtype("float32"))
+    array([0.1 , 0.05], dtype=float32)
+    """
+
+    first: float
+    power: float = 0.0
+
+    def of(self, rounds: NDArray[np.int32], dtype: np.dtype[Any]) -> Rows:
+        """(n,) in these rounds, or (1,) where it stays, which lets the compiler do what it does in the simulator."""
+        if not self.power:
+            return np.asarray([self.first], dtype)
+        rates = self.first * (rounds + 1.0) ** -self.power
+        return np.resize(rates, max(len(rates), 2)).astype(dtype)
+
+
+class Stepped(NamedTuple):
+    """What the server has worked out for some consecutive rounds."""
+
+    predictions: NDArray[np.int32]
+    """(n,): the class predicted in each round, before its update."""
+    derivatives: Rows
+    """(n, .., e): for every client, side by side, in the dtype of the wire."""
+    trouble: int
+    """0, or which of `anabranch.party.TROUBLES` ended the last of these rounds without a step."""
+
+
+class ServerCompute:
+    """The server's state, moved on by rounds.
+
+    Args:
+        rule: the update, and the step that follows.
+        model: the top model ``w_0``.
+        width: ``e``, the elements of all clients' embeddings together.
+        rate: the server's learning rate.
+        block: how many rounds at most are stepped in one call.
+    """
+
+    def __init__(self, rule: Rule, model: eqx.Module, width: int, rate: Rate, block: int = 1) -> None:
+        dtype = _dtype(model)
+        party = init_server(rule, model, jnp.zeros(width, dtype), jnp.asarray(rate.first, dtype))
+        self._state = _State(rule, party)
+        self.rule, self.block = rule, block
+        self._rate, self._sizes, self._dtype = rate, _sizes(block), dtype
+        self.rounds = 0
+        """How many have been played: the number of the next one."""
+
+    @property
+    def party(self) -> Party:
+        """The state as the functions of a round have it."""
+        return self._state.party
+
+    def step(self, embeddings: Rows, labels: NDArray[np.int32]) -> Stepped:
+        """Plays the next ``n`` rounds, or fewer where something is not finite any more.
+
+        Args:
+            embeddings: (n, e), or (n, l, e) under SLR, as they crossed the wire.
+            labels: (n,)
+        """
+        n = len(labels)
+        size = _size(self._sizes, n)
+        rates = self._rate.of(np.arange(self.rounds, self.rounds + size), self._dtype)
+        numbers = (_padded(embeddings, size), _padded(labels, size), rates, np.int32(n), np.int32(self.rounds))
+        predictions, derivatives, done, trouble = self._state.move(_server_rounds, numbers)
+        done, trouble = int(done), int(trouble)
+        self.rounds += done - (trouble != 0)
+        return Stepped(np.asarray(predictions)[:done], np.asarray(derivatives)[:done], trouble)
+
+    def skip(self, label: int) -> None:
+        """Plays the next round as one that nobody learns from: 0 is pushed, nothing steps."""
+        self._state.move(_server_skips, (np.int32(label), np.int32(self.rounds)))
+        self.rounds += 1
+
+    def warm_up(self, embeddings: Rows) -> None:
+        """Compiles what `step` needs, for the longest block too; the state stays."""
+        for size in self._sizes:
+            rates = self._rate.of(np.arange(size), self._dtype)
+            numbers = (np.resize(embeddings, (size, *embeddings.shape)), np.zeros(size, np.int32), rates)
+            self._state.move(_server_rounds, (*numbers, np.int32(0), np.int32(self.rounds)))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The state as flat arrays, for a checkpoint."""
+        return to_arrays(self.party)
+
+    def restore(self, arrays: dict[str, NDArray[Any]], rounds: int) -> None:
+        """The inverse of `arrays`.
+
+        Raises:
+            ValueError: where they are those of another model or update.
+        """
+        self._state.party = from_arrays(self.party, arrays)
+        self.rounds = rounds
+
+
+class ClientCompute:
+    """One client's state, moved on by the derivatives that it is sent.
+
+    Args:
+        rule: the update, and the step that follows.
+        model: the bottom model ``w_m``.
+        features: ``d_m``.
+        rate: the client's learning rate.
+        block: how many rounds at most are computed in one call.
+    """
+
+    def __init__(self, rule: Rule, model: eqx.Module, features: int, rate: Rate, block: int = 1) -> None:
+        dtype = _dtype(model)
+        party = init_client(rule, model, jnp.zeros(features, dtype), jnp.asarray(rate.first, dtype))
+        self._state = _State(rule, party)
+        self.rule, self.block = rule, block
+        self._rate, self._sizes, self._dtype, self._like = rate, _sizes(block), dtype, np.zeros(features, dtype)
+        self.width: int = eqx.filter_eval_shape(party.model, self._like).shape[-1]
+        """``e_m``, the elements of an embedding."""
+        self.rounds = 0
+        """How many rounds are in its window: one more than the last that it stepped in."""
+
+    @property
+    def party(self) -> Party:
+        """The state as the functions of a round have it."""
+        return self._state.party
+
+    def encode(self, rounds: NDArray[np.int32], x: Rows) -> tuple[Rows, list[Pending]]:
+        """The embeddings for some rounds, at today's parameters, and what a step in each of them will need.
+
+        Args:
+            rounds: (n,), in order.
+            x: (n, d_m), the client's features.
+
+        Returns:
+            (n, e_m), or (n, l, e_m) under SLR, in the dtype of the wire; and for each round what is pending.
+        """
+        n = len(rounds)
+        size = _size(self._sizes, n)
+        numbers = (_padded(x.astype(self._dtype, copy=False), size), _padded(rounds, size), np.int32(n))
+        embeddings, leaves = self._state.move(_encode_rounds, numbers)
+        held = [np.asarray(leaf) for leaf in leaves]
+        return np.asarray(embeddings)[:n], [tuple(leaf[i] for leaf in held) for i in range(n)]
+
+    def step(self, rounds: NDArray[np.int32], pending: Sequence[Pending], derivatives: Rows) -> None:
+        """Steps in the rounds in which it was activated, and pushes 0 in all that lie between them.
+
+        Args:
+            rounds: (n,), in order, none of them before `rounds`.
+            pending: what `encode` gave for each.
+            derivatives: (n, e_m), or (n, l, e_m) under SLR, as they crossed the wire.
+        """
+        n = len(rounds)
+        size = _size(self._sizes, n)
+        padded = _padded(rounds, size)
+        leaves = tuple(_padded(np.stack(leaf), size) for leaf in zip(*pending, strict=True))
+        rates = self._rate.of(padded, self._dtype)
+        numbers = (self._like, leaves, _padded(derivatives, size), padded, rates, np.int32(n), np.int32(self.rounds))
+        self._state.move(_client_rounds, numbers)
+        self.rounds = int(rounds[-1]) + 1
+
+    def warm_up(self) -> None:
+        """Compiles what `encode` and `step` need, for the longest block too; the state stays."""
+        for size in self._sizes:
+            rounds = np.zeros(size, np.int32)
+            numbers = (np.zeros((size, *self._like.shape), self._dtype), rounds, np.int32(0))
+            embeddings, leaves = self._state.move(_encode_rounds, numbers)
+            rates = self._rate.of(rounds, self._dtype)
+            leaves = tuple(np.asarray(leaf) for leaf in leaves)
+            numbers = (self._like, leaves, np.asarray(embeddings), rounds, rates, np.int32(0), np.int32(self.rounds))
+            self._state.move(_client_rounds, numbers)
+
+    def arrays(self, pending: dict[int, Pending] | None = None) -> dict[str, NDArray[Any]]:
+        """The state as flat arrays, for a checkpoint, with what is pending for some rounds."""
+        held = {f"pending/{t}/{i}": leaf for t, leaves in (pending or {}).items() for i, leaf in enumerate(leaves)}
+        return to_arrays(self.party) | held
+
+    def restore(self, arrays: dict[str, NDArray[Any]], rounds: int) -> dict[int, Pending]:
+        """The inverse of `arrays`; returns what is pending.
+
+        Raises:
+            ValueError: where they are those of another model or update.
+        """
+        held = {name: array for name, array in arrays.items() if name.startswith("pending/")}
+        self._state.party = from_arrays(self.party, {name: array for name, array in arrays.items() if name not in held})
+        self.rounds = rounds
+        leaves: dict[int, dict[int, NDArray[Any]]] = {}
+        for name, array in held.items():
+            _, t, i = name.split("/")
+            leaves.setdefault(int(t), {})[int(i)] = array
+        return {t: tuple(each[i] for i in range(len(each))) for t, each in leaves.items()}
+
+
+def to_arrays(tree: Tree) -> dict[str, NDArray[Any]]:
+    """A state's arrays by their place, such as ``"model/layers/0/weight"``."""
+    paths = jax.tree_util.tree_flatten_with_path(eqx.filter(tree, eqx.is_array))[0]
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in paths}
+
+
+def from_arrays(tree: Tree, arrays: dict[str, NDArray[Any]]) -> Tree:
+    """The state with these arrays in place of its own.
+
+    Raises:
+        ValueError: where there are others, or of other shapes; the first difference is named.
+    """
+    own = to_arrays(tree)
+    for name in sorted({*own, *arrays}):
+        here, there = (f"{a[name].dtype}{list(a[name].shape)}" if name in a else "none" for a in (own, arrays))
+        if here != there:
+            raise ValueError(f"{name} is {there} there and {here} here")
+    values, rest = eqx.partition(tree, eqx.is_array)
+    structure = jax.tree.structure(values)
+    return eqx.combine(jax.tree.unflatten(structure, [jnp.array(arrays[name]) for name in own]), rest)
+
+
+class _State:
+    """A party's rule and state, taken apart once into arrays and the rest.
+
+    ``equinox.filter_jit`` takes its arguments apart at each call, which for a small model is longer than its round.
+    """
+
+    def __init__(self, rule: Rule, party: Party) -> None:
+        self._rule, self._rule_rest = eqx.partition(rule, eqx.is_array)
+        self.party = party
+
+    @property
+    def party(self) -> Party:
+        return eqx.combine(self._arrays, self._rest)
+
+    @party.setter
+    def party(self, party: Party) -> None:
+        self._arrays, self._rest = eqx.partition(jax.tree.map(_as_array, party), eqx.is_array)
+        self._static = _Static((self._rule_rest, self._rest))
+
+    def move(self, program: Callable[..., Any], numbers: tuple[Any, ...]) -> Any:
+        """Runs a program on the state, which becomes the one that it returns; returns the rest."""
+        self._arrays, rest = program(self._static, self._arrays, self._rule, numbers)
+        return rest
+
+
+def _as_array(leaf: Any) -> Any:
+    """A copy of an array: programs use the memory of the state again, and it may be someone else's model."""
+    return jnp.array(leaf) if eqx.is_array(leaf) else leaf
+
+
+class _Static:
+    """What a program is compiled for beside shapes: equal for parties of equal structure."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        leaves, structure = jax.tree.flatten(tree)
+        self._key = (structure, tuple(leaves))
+        self._hash = hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Static) and self._key == other._key)
+
+
+def _program(function: Callable[..., tuple[Party, Any]]) -> Callable[..., Any]:
+    """The function of a rule, a party and numbers, compiled; the memory of the party's arrays is used again."""
+
+    @partial(jax.jit, static_argnums=0, donate_argnums=1, compiler_options=OPTIONS)
+    def run(static: _Static, arrays: Tree, rule: Tree, numbers: Any) -> tuple[Tree, Any]:
+        rule_rest, rest = static.tree
+        party, outcome = function(eqx.combine(rule, rule_rest), eqx.combine(arrays, rest), *numbers)
+        return eqx.filter(party, eqx.is_array), outcome
+
+    return run
+
+
+def _sizes(block: int) -> tuple[int, ...]:
+    """The lengths for which a program is compiled: powers of four, and the block."""
+    sizes = [1]
+    while sizes[-1] < block:
+        sizes.append(min(sizes[-1] * 4, block))
+    return tuple(sizes)
+
+
+def _size(sizes: Sequence[int], n: int) -> int:
+    return next(size for size in sizes if size >= n)
+
+
+def _padded(rows: Rows, size: int) -> Rows:
+    """The rows, and the last one again until there are ``size``."""
+    return rows if len(rows) == size else np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
+
+
+def _dtype(model: eqx.Module) -> np.dtype[Any]:
+    return np.dtype(jnp.result_type(*jax.tree.leaves(parameters(model))))
+
+
+@_program
+def _server_rounds(
+    rule: Rule, server: Party, embeddings: Array, labels: Array, rates: Array, rows: Array, first: Array
+) -> tuple[Party, tuple[Array, ...]]:
+    """The server's part of some consecutive rounds, until something is not finite."""
+    arrays, rest = eqx.partition(server, eqx.is_array)
+
+    def play(carry: tuple) -> tuple:
+        i, arrays, predictions, derivatives, _ = carry
+        rate = rates[jnp.minimum(i, len(rates) - 1)]
+        server, outcome = server_step(rule, eqx.combine(arrays, rest), embeddings[i], labels[i], rate, first + i)
+        predictions = predictions.at[i].set(outcome.prediction)
+        derivatives = derivatives.at[i].set(outcome.derivatives)
+        return i + 1, eqx.filter(server, eqx.is_array), predictions, derivatives, outcome.trouble
+
+    start = (jnp.int32(0), arrays, jnp.zeros(len(labels), jnp.int32), jnp.zeros_like(embeddings), jnp.int32(0))
+    done, arrays, predictions, derivatives, trouble = jax.lax.while_loop(
+        lambda c: (c[0] < rows) & (c[4] == 0), play, start
+    )
+    return eqx.combine(arrays, rest), (predictions, derivatives, done, trouble)
+
+
+@_program
+def _server_skips(rule: Rule, server: Party, label: Array, t: Array) -> tuple[Party, tuple]:
+    memory, _ = rule.update.recall(server.memory, label, t)
+    window = server.window
+    if window is not None:
+        nothing = jax.tree.map(lambda r: jnp.zeros(r.shape[1:], r.dtype), window.ring)
+        window, _ = rule.update.smooth(window, nothing, t)
+    return server._replace(memory=memory, window=window), ()
+
+
+@_program
+def _encode_rounds(
+    rule: Rule, client: Party, x: Array, rounds: Array, rows: Array
+) -> tuple[Party, tuple[Array, list[Array]]]:
+    """The embeddings of some rounds, and the arrays of their pullbacks, each with an axis of rounds."""
+
+    def one(memory: Array | None, x: Array, t: Array) -> tuple[Array | None, tuple[Array, list[Array]]]:
+        moved, embedding, pullback = encode(rule, client._replace(memory=memory), x, t)
+        return moved.memory, (embedding, jax.tree.leaves(pullback))
+
+    if client.memory is not None:  # each round's window has the rounds before in it
+
+        def play(memory: Array, i: Array) -> tuple[Array, Any]:
+            moved, sent = one(memory, x[i], rounds[i])
+            return jnp.where(i < rows, moved, memory), sent
+
+        memory, sent = jax.lax.scan(play, client.memory, jnp.arange(len(x), dtype=jnp.int32))
+        return client._replace(memory=memory), sent
+    if len(x) == 1:  # as the simulator computes it, without an axis of rounds
+        _, sent = one(None, x[0], rounds[0])
+        return client, jax.tree.map(lambda leaf: leaf[None], sent)
+    return client, jax.vmap(lambda x, t: one(None, x, t)[1])(x, rounds)
+
+
+@_program
+def _client_rounds(
+    rule: Rule,
+    client: Party,
+    like: Array,
+    leaves: tuple[Array, ...],
+    derivatives: Array,
+    rounds: Array,
+    rates: Array,
+    rows: Array,
+    begun: Array,
+) -> tuple[Party, tuple]:
+    """Round after round from the first that is not in the window: a step where it was activated, else a push of 0."""
+    arrays, rest = eqx.partition(client, eqx.is_array)
+    structure = jax.tree.structure(eqx.filter_eval_shape(lambda: encode(rule, client, like, begun)[2]))
+
+    def play(carry: tuple) -> tuple:
+        t, i, arrays = carry
+        active = t == rounds[i]
+        rate = rates[jnp.minimum(i, len(rates) - 1)]
+        pullback = jax.tree.unflatten(structure, [leaf[i] for leaf in leaves])
+        stepped = client_step(rule, eqx.combine(arrays, rest), pullback, derivatives[i], rate, t, active)
+        return t + 1, i + active, eqx.filter(stepped, eqx.is_array)
+
+    _, _, arrays = jax.lax.while_loop(lambda c: c[1] < rows, play, (begun, jnp.int32(0), arrays))
+    return eqx.combine(arrays, rest), ()

@@ -1,0 +1,111 @@
+"""A carrier in memory: a server and its clients in one process, in an order that is the same in every run."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice
+
+from anabranch.protocol.actions import Action, Note, Played, Send, Stop
+from anabranch.protocol.client import ClientConversation
+from anabranch.protocol.codec import decode, encode
+from anabranch.protocol.server import ServerConversation
+
+Fate = Callable[[bytes], float | None]
+"""How long a message takes, in seconds; None where it is lost."""
+
+
+class InMemory:
+    """Carries messages, as bytes, between conversations; time goes on when nothing else does.
+
+    Args:
+        server: the server's conversation.
+        clients: the clients'.
+        samples: the events with their labels, in order.
+        fate: of each message; by default all arrive at once.
+        played: called with what was played, before any message that follows from it is carried.
+    """
+
+    def __init__(
+        self,
+        server: ServerConversation,
+        clients: Sequence[ClientConversation],
+        samples: Iterator[tuple[bytes, int]],
+        fate: Fate = lambda raw: 0.0,
+        played: Callable[[Played], None] = lambda played: None,
+    ) -> None:
+        self.server, self.clients = server, list(clients)
+        self.now = 0.0
+        self.notes: list[Note] = []
+        self.stopped: dict[int, Stop] = {}
+        """Why each party has stopped; the server is 0."""
+        self._samples, self._fate, self._played = samples, fate, played
+        self._under_way: list[tuple[float, int, int, int, bytes]] = []
+        self._number = count()
+        self._over = False
+
+    def run(self, limit: int = 100_000) -> None:
+        """Until the samples end and every client has left, or a party has stopped.
+
+        Raises:
+            RuntimeError: where that takes more steps than ``limit``, which only a wrong conversation does.
+        """
+        self.do(0, self.server.begin())
+        for client, conversation in enumerate(self.clients, 1):
+            self.do(client, conversation.hello())
+        for _ in range(limit):
+            if 0 in self.stopped or self.server.done:
+                return
+            self.step()
+        raise RuntimeError(f"no end after {limit:,} steps; the server waits for {self.server.lacking()}")
+
+    def step(self) -> None:
+        """Opens rounds, carries the next message, or lets time go on."""
+        room = self.server.room
+        if room and not self._over:
+            samples = list(islice(self._samples, room))
+            self._over = len(samples) < room
+            if samples:
+                events, labels = zip(*samples, strict=True)
+                self.do(0, self.server.open(events, labels, self.now))
+                return
+        if self._over and self.server.opened == self.server.rounds and not self.server.ended:
+            self.do(0, self.server.end("the stream has ended", self.now))
+            return
+        if self._under_way and self._under_way[0][0] <= self.server.due():
+            time, _, source, target, raw = heapq.heappop(self._under_way)
+            self.now = max(self.now, time)
+            message = decode(raw)
+            if target == 0:
+                self.do(0, self.server.receive(source, message, self.now))
+            else:
+                self.do(target, self.clients[target - 1].receive([message]))
+            return
+        self.now = self.server.due() if self.server.due() < float("inf") else self.now + 1.0
+        self.do(0, self.server.tick(self.now))
+        for client, conversation in enumerate(self.clients, 1):
+            if not conversation.joined and client not in self.stopped:
+                self.do(client, conversation.hello())
+
+    def do(self, party: int, actions: Sequence[Action]) -> None:
+        """Does what a party's conversation asks for."""
+        left = deque(actions)
+        while left:
+            match left.popleft():
+                case Send(message, client):
+                    targets = [0] if party else [client] if client else range(1, len(self.clients) + 1)
+                    raw = encode(message)
+                    for target in targets:
+                        delay = self._fate(raw)
+                        if delay is not None:
+                            entry = (self.now + delay, next(self._number), party, target, raw)
+                            heapq.heappush(self._under_way, entry)
+                case Played() as played:
+                    self._played(played)
+                case Note() as note:
+                    self.notes.append(note)
+                case Stop() as stop:
+                    self.stopped[party] = stop
+                    if party and not stop.failed:
+                        self.do(party, self.clients[party - 1].bye(stop.reason))

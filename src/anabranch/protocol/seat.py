@@ -1,0 +1,130 @@
+"""What the server knows of one client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.protocol.messages import NONE, Derivatives
+from anabranch.protocol.missing import History, Policy, Wait
+
+
+class Sent(NamedTuple):
+    """A derivative that the client may not have in a checkpoint yet."""
+
+    applied: int
+    """The parameters that it belongs to."""
+    event: bytes
+    value: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the server expects of a client."""
+
+    width: int
+    """``e_m``"""
+    schema: str = ""
+    """The digest of its features; empty where any will do."""
+    missing: Policy = field(default_factory=Wait)
+    """What stands in for its embedding where it does not answer in time."""
+
+
+class Seat:
+    """One client's place at the server.
+
+    Args:
+        expected: of the client.
+        wire: the dtype of embeddings and derivatives.
+        rows: how many embeddings a round has under SLR; else None.
+    """
+
+    def __init__(self, expected: Expected, wire: np.dtype[Any], rows: int | None) -> None:
+        self.expected = expected
+        self.shape = (expected.width,) if rows is None else (rows, expected.width)
+        self.wire = wire
+        self.session: int | None = None
+        """Of the client's last hello; None before the first since the server began."""
+        self.present = False
+        """Whether a round waits for it until the deadline."""
+        self.ended = False
+        """Whether it has left for good."""
+        self.history = History(expected.width, wire)
+        self.before = NONE
+        """The last round in which it was activated."""
+        self.safe = NONE
+        """The last round whose derivative is in its checkpoint."""
+        self.outbox: dict[int, Sent] = {}
+        """The derivatives of the rounds after that, in order."""
+        self.max_delay = 0
+        """The most steps between an embedding's parameters and those that its derivative was applied to."""
+
+    def push(self, t: int, sent: Sent) -> None:
+        """The client was activated in round ``t``."""
+        self.max_delay = max(self.max_delay, sum(sent.applied < each for each in self.outbox))
+        self.outbox[t] = sent
+        self.before = t
+
+    def forget(self, safe: int) -> None:
+        """The client's checkpoint has the derivatives up to this round."""
+        self.safe = max(self.safe, safe)
+        for t in [t for t in self.outbox if t <= safe]:
+            del self.outbox[t]
+
+    def after(self, applied: int) -> list[int]:
+        """The rounds whose derivatives it lacks, where it has those up to ``applied``."""
+        return [t for t in self.outbox if t > applied]
+
+    def chain(self, applied: int) -> int:
+        """The round whose derivative it must have before the first that it lacks."""
+        lacking = self.after(applied)
+        kept = [t for t in self.outbox if t <= applied]
+        if not lacking:
+            return self.before
+        return kept[-1] if kept else self.safe
+
+    def derivatives(self, rounds: list[int], *, again: bool = False) -> Derivatives:
+        """The message that sends the derivatives of these rounds, which follow one another in the outbox."""
+        kept = list(self.outbox)
+        place = kept.index(rounds[0])
+        sent = [self.outbox[t] for t in rounds]
+        return Derivatives(
+            session=self.session or 0,
+            before=kept[place - 1] if place else self.safe,
+            rounds=tuple(rounds),
+            applied=tuple(each.applied for each in sent),
+            events=tuple(each.event for each in sent) if again else (),
+            values=np.stack([each.value for each in sent]),
+        )
+
+    def stale(self, applied: int, t: int, in_flight: int) -> bool:
+        """Whether parameters with the derivatives up to ``applied`` are too old for an embedding of round ``t``."""
+        return any(applied < each <= t - in_flight for each in reversed(self.outbox))
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and JSON values for a checkpoint."""
+        arrays = {"last": self.history.last, "total": self.history.total}
+        if self.outbox:
+            arrays["outbox"] = np.stack([each.value for each in self.outbox.values()])
+        values = {
+            "round": self.history.round,
+            "count": self.history.count,
+            "before": self.before,
+            "safe": self.safe,
+            "max_delay": self.max_delay,
+            "outbox": [[t, each.applied, each.event.hex()] for t, each in self.outbox.items()],
+        }
+        return arrays, values
+
+    def restore(self, arrays: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.history.last, self.history.total = arrays["last"], arrays["total"].copy()
+        self.history.round, self.history.count = values["round"], values["count"]
+        self.before, self.safe, self.max_delay = values["before"], values["safe"], values["max_delay"]
+        self.outbox = {
+            t: Sent(applied, bytes.fromhex(event), arrays["outbox"][i])
+            for i, (t, applied, event) in enumerate(values["outbox"])
+        }

@@ -1,0 +1,539 @@
+"""The server's side of the conversation, without I/O: messages and the time go in, actions come out.
+
+A round is *open* from the query until all clients have answered or are replaced; then it is played: `ServerCompute`
+predicts and steps, the record goes to the log, and the activated clients get their derivatives. Rounds are opened up
+to ``in_flight`` at a time, and played in their order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.compute import ServerCompute
+from anabranch.errors import ConfigError
+from anabranch.party import TROUBLES
+from anabranch.protocol import messages as m
+from anabranch.protocol.actions import Action, Note, Played, Send, Stop
+from anabranch.protocol.missing import HOW, Stand, Wait
+from anabranch.protocol.seat import Expected, Seat, Sent
+from anabranch.protocol.terms import Terms, difference
+
+REMEMBERED = 10_000
+"""So many events of the last rounds are remembered, so that one that comes late opens no second round."""
+
+
+@dataclass
+class _Answer:
+    """What a client sent for a round."""
+
+    applied: int
+    activated: bool
+    values: NDArray[Any]
+
+
+@dataclass
+class _Open:
+    """A round that waits for its embeddings."""
+
+    t: int
+    event: bytes
+    label: int
+    deadline: float
+    activated: NDArray[np.bool_] | None
+    """(M,) where the server decides."""
+    answers: dict[int, _Answer] = field(default_factory=dict)
+    unknown: set[int] = field(default_factory=set)
+    """Who has no features for the event, or sent something that cannot be used."""
+
+
+@dataclass
+class _Arrival:
+    """An event that clients have told of, and that no round was opened for yet."""
+
+    due: float
+    answers: dict[int, _Answer] = field(default_factory=dict)
+
+
+class ServerConversation:
+    """Runs the rounds of a federation.
+
+    Args:
+        terms: what all parties must agree on.
+        expected: of each client.
+        compute: the server's parameters, moved on here and nowhere else.
+        in_flight: how many rounds may be open at a time. With 1 the parameters are the simulator's to the bit.
+        deadline: seconds after which a client that has not answered is replaced, or asked again.
+        coalesce: seconds for which an event that a client tells of waits for the others that it touched too.
+        epoch: a number that no earlier server of this federation had.
+
+    Raises:
+        ConfigError: where these do not go together.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        expected: Sequence[Expected],
+        compute: ServerCompute,
+        *,
+        in_flight: int = 1,
+        deadline: float = 1.0,
+        coalesce: float = 0.0,
+        epoch: int,
+    ) -> None:
+        rows = compute.rule.update.rows
+        if rows is not None and (in_flight > 1 or any(not isinstance(each.missing, Wait) for each in expected)):
+            raise ConfigError(
+                "SLR evaluates a window of the last samples in every round, so all parties must hold the same ones: "
+                "it needs in_flight = 1 and missing = 'wait' for every client"
+            )
+        self.terms, self.compute, self.in_flight = terms, compute, in_flight
+        self.seats = [Seat(each, compute.rule.wire, rows) for each in expected]
+        self._deadline, self._coalesce, self._epoch = deadline, coalesce, epoch
+        self._rows = rows
+        self._starts = np.cumsum([0, *(each.width for each in expected)])
+        self._open: deque[_Open] = deque()
+        self._arrivals: dict[bytes, _Arrival] = {}
+        self._recent: dict[bytes, int] = {}
+        """The rounds of the last events, those that are open among them."""
+        self._ended: str | None = None
+        self._end_again = math.inf
+        """When clients that have not left are told again that no round follows."""
+
+    # -- what the carrier asks and tells ------------------------------------------------------------------------
+
+    @property
+    def rounds(self) -> int:
+        """How many were played."""
+        return self.compute.rounds
+
+    @property
+    def opened(self) -> int:
+        """How many were opened; the number of the next."""
+        return self.compute.rounds + len(self._open)
+
+    @property
+    def room(self) -> int:
+        """How many rounds may be opened now: none before every client whose policy is to wait has come."""
+        if self._ended is not None or self.awaited():
+            return 0
+        return self.in_flight - len(self._open)
+
+    def awaited(self) -> list[int]:
+        """The clients that no round can do without, and that are not here."""
+        return [
+            client
+            for client, seat in enumerate(self.seats, 1)
+            if not seat.present and isinstance(seat.expected.missing, Wait)
+        ]
+
+    def lacking(self) -> list[int]:
+        """The clients whose answer the oldest open round lacks."""
+        return [] if not self._open else [i for i in range(1, len(self.seats) + 1) if i not in self._open[0].answers]
+
+    def begin(self) -> list[Action]:
+        """Tells the clients that there is a server, in case they were there first."""
+        return [Send(m.Call(self._epoch, 0))]
+
+    def open(
+        self, events: Sequence[bytes], labels: Sequence[int], now: float, activated: NDArray[np.bool_] | None = None
+    ) -> list[Action]:
+        """Opens a round for each event, at most as many as there is `room` for.
+
+        Args:
+            activated: (n, M) where the server decides who is activated; else each client decides.
+        """
+        first = self.opened
+        asked: list[Action] = []
+        for i, (event, label) in enumerate(zip(events, labels, strict=True)):
+            chosen = None if activated is None else activated[i]
+            each = _Open(first + i, event, label, now + self._deadline, chosen)
+            arrival = self._arrivals.pop(event, None)
+            for client, answer in (arrival.answers if arrival else {}).items():
+                if self.seats[client - 1].stale(answer.applied, each.t, self.in_flight):
+                    asked += self._ask(client, [each])
+                else:
+                    each.answers[client] = answer
+            self._open.append(each)
+            self._remember(event, each.t)
+        query = m.Query(self._epoch, first, tuple(events), activated)
+        return [Send(query), *asked, *self._play(now)]
+
+    def arrived(self, now: float) -> list[bytes]:
+        """The events that clients have told of and that wait for no other client any longer, the first one first."""
+        return [event for event, arrival in self._arrivals.items() if arrival.due <= now]
+
+    def discard(self, event: bytes) -> list[Action]:
+        """No round will be opened for an event that clients have told of."""
+        self._arrivals.pop(event, None)
+        return [Note("event dropped", f"no label is known for event {event.hex()}: no round was opened for it")]
+
+    def due(self) -> float:
+        """When `tick` or `arrived` has something to say next."""
+        deadlines = [each.deadline for each in self._open] if self._ended is None else []
+        return min([*deadlines, *(each.due for each in self._arrivals.values()), self._end_again])
+
+    def tick(self, now: float) -> list[Action]:
+        """Deals with what is missing after its deadline."""
+        if self._ended is not None:
+            return self.end(self._ended, now) if self._end_again <= now else []
+        actions: list[Action] = []
+        late: dict[int, list[_Open]] = {}
+        for each in self._open:
+            if each.deadline <= now:
+                each.deadline = now + self._deadline
+                for client in range(1, len(self.seats) + 1):
+                    if client not in each.answers:
+                        late.setdefault(client, []).append(each)
+        for client, rounds in late.items():
+            seat = self.seats[client - 1]
+            if seat.present:
+                text = f"client {client} has not answered for round {rounds[0].t:,} in {self._deadline:g} s"
+                actions.append(Note("missed", text, client, len(rounds)))
+            seat.present = False
+            actions += self._ask(client, rounds)
+        return actions + self._play(now)
+
+    def end(self, reason: str, now: float) -> list[Action]:
+        """Tells every client that no round follows; those that have all their derivatives say goodbye."""
+        self._ended, self._end_again = reason, now + self._deadline
+        seats = enumerate(self.seats, 1)
+        return [Send(self._end(seat), client) for client, seat in seats if seat.session is not None and not seat.ended]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the end was told."""
+        return self._ended is not None
+
+    @property
+    def done(self) -> bool:
+        """Whether the end was told and every client has left."""
+        return self.ended and all(seat.ended for seat in self.seats)
+
+    def receive(self, client: int, message: m.Message, now: float) -> list[Action]:
+        """What to do about a message of client ``client`` (from 1)."""
+        seat = self.seats[client - 1]
+        if isinstance(message, m.Hello):
+            return self._hello(client, seat, message, now)
+        handler = _HANDLERS.get(type(message))
+        if handler is None:
+            return [
+                Note("unexpected", f"client {client} sent a {type(message).__name__}, which no client does", client)
+            ]
+        if seat.session is None:
+            return [Send(m.Call(self._epoch, 0), client)]
+        if message.session != seat.session:  # type: ignore[attr-defined]
+            text = f"client {client} sent a {type(message).__name__} of an old session"
+            return [Note("old session", text, client), Send(m.Call(self._epoch, seat.session), client)]
+        return handler(self, client, seat, message, now)
+
+    def refuse(self, client: int, what: str, text: str) -> list[Action]:
+        """A message of a client was not even one: named, counted, and nothing else."""
+        return [Note(what, f"client {client}: {text}", client)]
+
+    # -- what clients say ---------------------------------------------------------------------------------------
+
+    def _hello(self, client: int, seat: Seat, hello: m.Hello, now: float) -> list[Action]:
+        wrong = self.terms.differences(hello.terms)
+        if hello.client != client:
+            wrong.append(difference("client", client, hello.client))
+        if hello.width != seat.expected.width:
+            wrong.append(difference("embedding width", seat.expected.width, hello.width))
+        if seat.expected.schema and hello.schema != seat.expected.schema:
+            wrong.append(difference("feature schema", seat.expected.schema, hello.schema))
+        if not wrong and seat.chain(hello.applied) != hello.applied:
+            wrong.append(
+                f"the client's parameters have the derivatives up to round {hello.applied}, but the server has sent "
+                f"them up to round {seat.before} and still keeps those after round {seat.safe}: the client's folder "
+                "and the server's are not of the same training (one of them is older, new, or another's)"
+            )
+        if wrong:
+            reason = "; ".join(wrong)
+            return [
+                Send(m.Refused(hello.session, reason), client),
+                Note("refused", f"client {client} was refused: {reason}", client),
+            ]
+        seat.session, seat.present, seat.ended = hello.session, True, False
+        for each in self._open:  # what it sent before may belong to parameters that are lost
+            each.answers.pop(client, None)
+            each.unknown.discard(client)
+            each.deadline = now + self._deadline
+        for arrival in self._arrivals.values():
+            arrival.answers.pop(client, None)
+        welcome = m.Welcome(
+            hello.session, self._epoch, self.terms, seat.expected.width, seat.expected.schema, self.rounds
+        )
+        actions: list[Action] = [Send(welcome, client), Note("joined", f"client {client} is here", client)]
+        if self._rows is not None and self.rounds:
+            known = sorted((t, event) for event, t in self._recent.items() if t < self.rounds)
+            actions.append(Send(m.Recall(hello.session, known[0][0], tuple(event for _, event in known)), client))
+        actions += self._send_again(client, seat, hello.applied)
+        actions += self._ask(client, self._open)
+        if self._ended is not None:
+            actions.append(Send(self._end(seat), client))
+        return actions
+
+    def _embeddings(self, client: int, seat: Seat, message: m.Embeddings, now: float) -> list[Action]:
+        seat.forget(min(message.safe, message.applied, seat.before))
+        problem = _check_values(message.values, message.rounds, message.activated, seat)
+        if message.applied > seat.before:
+            problem = f"its parameters have a derivative of round {message.applied:,}, which it was never sent"
+        if problem:
+            return self._unusable(client, message.rounds, problem, now)
+        actions: list[Action] = []
+        void: list[int] = []
+        asked: list[_Open] = []
+        for i, t in enumerate(message.rounds):
+            place = t - self.rounds
+            if place >= len(self._open):
+                actions.append(
+                    Note("no such round", f"client {client} answered round {t:,}, which is not open", client)
+                )
+            elif place < 0:
+                actions.append(Note("late", f"client {client} answered round {t:,} when it was over", client))
+                if message.activated[i] and t not in seat.outbox:
+                    void.append(t)
+            elif client in self._open[place].answers:
+                actions.append(Note("twice", f"client {client} answered round {t:,} twice", client))
+            elif seat.stale(message.applied, t, self.in_flight):
+                asked.append(self._open[place])
+            else:
+                activated = bool(message.activated[i])
+                self._open[place].answers[client] = _Answer(message.applied, activated, message.values[i])
+                self._open[place].unknown.discard(client)
+        seat.present = True
+        if asked:
+            text = f"client {client} answered with parameters of round {message.applied:,}: a derivative was lost"
+            actions += [Note("stale", text, client), *self._send_again(client, seat, message.applied)]
+            actions += self._ask(client, asked)
+        if void:
+            actions.append(Send(m.Void(message.session, tuple(void)), client))
+        return actions + self._play(now)
+
+    def _unknown(self, client: int, seat: Seat, message: m.Unknown, now: float) -> list[Action]:
+        return self._unusable(client, message.rounds, "it has no features for this event", now, "unknown")
+
+    def _happened(self, client: int, seat: Seat, message: m.Happened, now: float) -> list[Action]:
+        problem = _check_values(message.embedding[None], (0,), np.ones(1, bool), seat)
+        if problem:
+            return [Note("unusable", f"client {client}: {problem}", client)]
+        seat.present = True
+        answer = _Answer(message.applied, True, message.embedding)
+        t = self._recent.get(message.event)
+        if t is None:
+            arrival = self._arrivals.setdefault(message.event, _Arrival(now + self._coalesce))
+            arrival.answers[client] = answer
+            return []
+        if t < self.rounds:
+            return [Note("late", f"client {client} told of an event when its round {t:,} was over", client)]
+        each = self._open[t - self.rounds]
+        if client not in each.answers and not seat.stale(answer.applied, t, self.in_flight):
+            each.answers[client] = answer
+        return self._play(now)
+
+    def _bye(self, client: int, seat: Seat, message: m.Bye, now: float) -> list[Action]:
+        seat.present, seat.ended = False, self._ended is not None
+        note = Note("left", f"client {client} has left: {message.reason}", client)
+        return [note, *([Stop(self._ended or "")] if self.done else []), *self._play(now)]
+
+    def _unusable(
+        self, client: int, rounds: Iterable[int], problem: str, now: float, what: str = "unusable"
+    ) -> list[Action]:
+        """Treats a client as missing in these rounds, those of them that are open."""
+        for t in rounds:
+            if 0 <= t - self.rounds < len(self._open) and client not in self._open[t - self.rounds].answers:
+                self._open[t - self.rounds].unknown.add(client)
+        return [Note(what, f"client {client}: {problem}", client), *self._play(now)]
+
+    # -- what the server does -----------------------------------------------------------------------------------
+
+    def _ask(self, client: int, rounds: Iterable[_Open]) -> list[Action]:
+        """Queries one client for rounds of which it may know nothing."""
+        actions: list[Action] = []
+        run: list[_Open] = []
+        for each in [*rounds, None]:
+            if run and (each is None or each.t != run[-1].t + 1):
+                chosen = None if run[0].activated is None else np.stack([one.activated for one in run])
+                actions.append(Send(m.Query(self._epoch, run[0].t, tuple(one.event for one in run), chosen), client))
+                run = []
+            if each is not None:
+                run.append(each)
+        return actions
+
+    def _send_again(self, client: int, seat: Seat, applied: int) -> list[Action]:
+        lacking = seat.after(applied)
+        return [Send(seat.derivatives(lacking, again=True), client)] if lacking else []
+
+    def _end(self, seat: Seat) -> m.End:
+        return m.End(seat.session or 0, self.rounds, seat.before, self._ended or "")
+
+    def _stand(self, each: _Open, client: int) -> Stand | None:
+        """What is there of a client for a round: nothing yet (None), its answer, or what replaces it."""
+        answer = each.answers.get(client)
+        if answer is not None:
+            return Stand(0, answer.values)
+        seat = self.seats[client - 1]
+        if seat.present and client not in each.unknown:
+            return None
+        return seat.history.stand(seat.expected.missing, each.t)
+
+    def _play(self, now: float) -> list[Action]:
+        """Plays the rounds that are complete, in their order."""
+        actions: list[Action] = []
+        while self._open and self._ended is None:
+            ready: list[tuple[_Open, list[Stand]]] = []
+            while len(ready) < len(self._open):
+                each = self._open[len(ready)]
+                stands = [self._stand(each, client) for client in range(1, len(self.seats) + 1)]
+                here = [stand for stand in stands if stand is not None]
+                skipped = any(stand.values is None for stand in here)
+                if len(here) < len(stands) or (skipped and ready):
+                    break
+                ready.append((each, here))
+                if skipped:
+                    break
+            if not ready:
+                break
+            records = [self._record(each, stands) for each, stands in ready]
+            played, trouble = self._apply(records)
+            voided = [
+                (client, self._open[i].t)
+                for i, record in enumerate(records[: len(played.records)])
+                for client, answer in self._open[i].answers.items()
+                if answer.activated and not record.embeddings.size
+            ]
+            for _ in played.records:
+                self._open.popleft()
+            actions.append(played)
+            for client, seat in enumerate(self.seats, 1):
+                new = [t for t in seat.outbox if t >= played.first]
+                if new and seat.session is not None:
+                    actions.append(Send(seat.derivatives(new), client))
+            actions += [Send(m.Void(self.seats[client - 1].session or 0, (t,)), client) for client, t in voided]
+            if trouble:
+                actions += [*self.end(trouble, now), Stop(trouble, failed=True)]
+        return actions
+
+    def _record(self, each: _Open, stands: list[Stand]) -> m.Record:
+        answers = [each.answers.get(client) for client in range(1, len(stands) + 1)]
+        said = np.array([answer is not None and answer.activated for answer in answers])
+        if each.activated is not None:  # the server decides, and a client that is not here cannot learn
+            said = each.activated & np.array([answer is not None for answer in answers])
+        skipped = any(stand.values is None for stand in stands)
+        shown = [
+            np.broadcast_to(s.values, seat.shape)
+            for s, seat in zip(stands, self.seats, strict=True)
+            if s.values is not None
+        ]
+        return m.Record(
+            event=each.event,
+            label=each.label,
+            activated=said & (not skipped),
+            missing=tuple(stand.how for stand in stands),
+            applied=tuple(m.NONE if answer is None else answer.applied for answer in answers),
+            embeddings=np.zeros(0, self.compute.rule.wire) if skipped else np.concatenate(shown, axis=-1),
+        )
+
+    def replay(self, records: Sequence[m.Record]) -> Played:
+        """Plays rounds of the log again, after the ones that were played; the clients were sent what came of them."""
+        first = self.rounds
+        for i, record in enumerate(records):
+            self._remember(record.event, first + i)
+        return self._apply(records)[0]
+
+    def _apply(self, records: Sequence[m.Record]) -> tuple[Played, str]:
+        """The next rounds, as their records say; also which trouble ended them, if any."""
+        first = self.rounds
+        if not records[0].embeddings.size:
+            self.compute.skip(records[0].label)
+            return Played(first, tuple(records), (None,)), ""
+        stepped = self.compute.step(
+            np.stack([record.embeddings for record in records]), np.array([r.label for r in records], np.int32)
+        )
+        trouble = ""
+        if stepped.trouble:
+            what = TROUBLES[stepped.trouble]
+            trouble = f"the {what} is not finite in round {self.rounds + 1:,}: try a smaller learning rate"
+        done = records[: self.rounds - first]
+        for i, record in enumerate(done):
+            for c, seat in enumerate(self.seats):
+                own = slice(self._starts[c], self._starts[c + 1])
+                if not record.missing[c]:
+                    newest = record.embeddings[..., own]
+                    seat.history.push(first + i, newest if self._rows is None else newest[(first + i) % self._rows])
+                if record.activated[c]:
+                    value = stepped.derivatives[i][..., own]
+                    seat.push(first + i, Sent(record.applied[c], record.event, value))
+        return Played(first, tuple(done), tuple(stepped.predictions[: len(done)].tolist())), trouble
+
+    def _remember(self, event: bytes, t: int) -> None:
+        self._recent[event] = t
+        if len(self._recent) > REMEMBERED + self.in_flight:
+            del self._recent[next(iter(self._recent))]
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and JSON values for a checkpoint: all that the rounds played have left behind."""
+        arrays = {f"server/{name}": array for name, array in self.compute.arrays().items()}
+        seats = []
+        for client, seat in enumerate(self.seats, 1):
+            held, values = seat.state()
+            arrays |= {f"client {client}/{name}": array for name, array in held.items()}
+            seats.append(values)
+        recent = [[event.hex(), t] for event, t in self._recent.items() if t < self.rounds]
+        return arrays, {"rounds": self.rounds, "seats": seats, "recent": recent}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
+        """The inverse of `state`, before the first round is opened.
+
+        Raises:
+            ValueError: where they are those of another model or update.
+        """
+
+        def of(prefix: str) -> dict[str, NDArray[Any]]:
+            return {name.removeprefix(prefix): each for name, each in arrays.items() if name.startswith(prefix)}
+
+        self.compute.restore(of("server/"), values["rounds"])
+        for client, seat in enumerate(self.seats, 1):
+            seat.restore(of(f"client {client}/"), values["seats"][client - 1])
+        self._recent = {bytes.fromhex(event): t for event, t in values["recent"]}
+
+
+_Handler = Callable[[ServerConversation, int, Seat, Any, float], list[Action]]
+_HANDLERS: dict[type[m.Message], _Handler] = {
+    m.Embeddings: ServerConversation._embeddings,
+    m.Unknown: ServerConversation._unknown,
+    m.Happened: ServerConversation._happened,
+    m.Bye: ServerConversation._bye,
+}
+"""What is done about each kind of message of a client that takes part."""
+
+
+def _check_values(values: NDArray[Any], rounds: m.Rounds, activated: NDArray[np.bool_], seat: Seat) -> str:
+    """What is wrong with embeddings, or an empty text."""
+    shape = (len(rounds), *seat.shape)
+    if values.dtype != seat.wire:
+        return f"embeddings are {values.dtype}, not {seat.wire}"
+    if values.shape != shape or activated.shape != shape[:1] or not rounds:
+        return f"embeddings have the shape {list(values.shape)} for {len(rounds)} rounds, not {list(shape)}"
+    if not np.isfinite(values).all():
+        return "an embedding is not finite"
+    return ""
+
+
+def missing_counts(record: m.Record) -> dict[str, int]:
+    """How many clients of a round answered, and how many were replaced in which way.
+
+    >>> flags, none = np.zeros(3, bool), np.zeros(0, np.float32)
+    >>> missing_counts(m.Record(b"", 0, flags, (0, 2, 0), (-1, -1, -1), none))
+    {'answered': 2, 'zero': 1}
+    """
+    return {name: record.missing.count(code) for code, name in enumerate(HOW) if code in record.missing}
