@@ -8,7 +8,11 @@
         ├── ModelError            a model does not fit its data or its parts (also a ValueError)
         ├── DataError             a file, a row, a feature or a label is wrong (also a ValueError)
         ├── OutputError           a result cannot be written (also an OSError)
+        ├── CheckpointError       what a party kept on disk is damaged or unknown (also a ValueError)
+        ├── MessageError          what another party sent is no message (also a ValueError)
+        ├── RefusedError          the other side refuses to take part (also a ConnectionError)
         ├── ClusterError          a cluster cannot be reached or used (also a ConnectionError)
+        ├── ConnectError          a party cannot connect to the broker, and why (also a ConnectionError)
         └── Diverged              the loss stopped being finite; carries the result so far
     KeyboardInterrupt
     └── Interrupted               Ctrl-C during a run; carries the result so far
@@ -51,8 +55,26 @@ class OutputError(AnabranchError, OSError):
     """A result cannot be written where it should go."""
 
 
+class CheckpointError(AnabranchError, ValueError):
+    """A party's checkpoint or round log is damaged or of an unknown form, or cannot hold what it is given."""
+
+
+class MessageError(AnabranchError, ValueError):
+    """What another party sent is no message, or not a whole one."""
+
+
+class RefusedError(AnabranchError, ConnectionError):
+    """The server and a client do not take part in the same federation, or not at the same point of it."""
+
+
 class ClusterError(AnabranchError, ConnectionError):
     """A cluster that trials should run on cannot be reached, or cannot run them."""
+
+
+class ConnectError(AnabranchError, ConnectionError):
+    """A party cannot connect to the broker. Where ``temporary``, trying again may help: there may be none yet."""
+
+    temporary: bool = False
 
 
 class Diverged(AnabranchError, ArithmeticError):  # noqa: N818 (it reads as what happened)
