@@ -407,6 +407,15 @@ def test_a_flipped_bit_is_an_error_or_costs_the_last_record(tmp_path: Path, segm
                 rewrite(each, was)
 
 
+def test_records_in_another_order_are_damage(tmp_path: Path) -> None:
+    (path,) = written(tmp_path, [3])
+    content, length = path.read_bytes(), 20 + RECORD_BYTES
+    first, second, third = (content[HEAD_BYTES + place * length :][:length] for place in range(3))
+    rewrite(path, content[:HEAD_BYTES] + second + first + third)
+    with pytest.raises(CheckpointError, match=rf"is damaged at byte {HEAD_BYTES}, where record 5"):
+        RoundLog(tmp_path)
+
+
 def test_damage_that_comes_while_the_log_is_open_is_found(tmp_path: Path) -> None:
     (path,) = written(tmp_path, [3])
     with RoundLog(tmp_path) as log:
@@ -511,6 +520,8 @@ def test_a_full_disk_leaves_the_log_as_it_was(
                     log.append_many(number, payloads)
                 assert list(log.records()) == before
                 assert log.last == (before[-1][0] if before else None)
+                if undone:
+                    assert log.size == sum(path.stat().st_size for path in copy.glob("*.log"))
         if reopened:
             log.close()
             log = RoundLog(copy)
