@@ -7,6 +7,7 @@ import os
 import shutil
 import ssl
 import stat
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +23,7 @@ from nats.aio.client import Client
 
 from anabranch.errors import ConfigError, ConnectError
 from anabranch.net import keys
-from anabranch.net.broker import LocalBroker
+from anabranch.net.broker import LocalBroker, find_binary
 from anabranch.net.connecting import connect, disconnect, explain
 from anabranch.net.credentials import Credentials, public_nkey, read_certificates
 from anabranch.net.serverconf import MAX_PAYLOAD, ServerConf, Tls, party_users
@@ -411,8 +412,8 @@ def test_a_broker_with_a_wrong_certificate_is_refused(made: Path, copied: Path, 
     asyncio.run(main())
 
 
-def test_the_made_configuration_runs_as_it_is(tmp_path: Path) -> None:
-    """With ``nats-server -c nats-server.conf`` in its folder, but on a free port of loopback."""
+def test_the_made_configuration_is_one_that_a_nats_server_takes(tmp_path: Path) -> None:
+    """As it is, and, on a free port of loopback, for a party of the same keys."""
 
     async def main() -> None:
         keys.init(tmp_path, "demo", "localhost", CLIENTS)
@@ -420,6 +421,9 @@ def test_the_made_configuration_runs_as_it_is(tmp_path: Path) -> None:
         made = (folder / "nats-server.conf").read_text()
         users = conf(tmp_path).users
         assert ServerConf(host="0.0.0.0", tls=Tls(), users=users).text() in made
+        command = [find_binary(), "-t", "-c", "nats-server.conf"]
+        told = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30)
+        assert told.returncode == 0, told.stderr
         async with LocalBroker(folder, ServerConf(port=-1, tls=Tls(), users=users)) as broker:
             connection = await connect(credentials(tmp_path, "server", broker))
             assert connection.is_connected
