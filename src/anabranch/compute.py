@@ -39,7 +39,7 @@ class Rate(NamedTuple):
     first: float
     power: float = 0.0
 
-    def of(self, rounds: NDArray[np.int32], dtype: np.dtype[Any]) -> Rows:
+    def of(self, rounds: NDArray[np.integer[Any]], dtype: np.dtype[Any]) -> Rows:
         """(n,) in these rounds, or (1,) where it stays, which lets the compiler do what it does in the simulator."""
         if not self.power:
             return np.asarray([self.first], dtype)
@@ -75,6 +75,8 @@ class ServerCompute:
         self._state = _State(rule, party)
         self.rule, self.block = rule, block
         self._rate, self._sizes, self._dtype = rate, _sizes(block), dtype
+        rows = rule.update.rows
+        self._shape = (width,) if rows is None else (rows, width)
         self.rounds = 0
         """How many have been played: the number of the next one."""
 
@@ -104,11 +106,11 @@ class ServerCompute:
         self._state.move(_server_skips, (np.int32(label), np.int32(self.rounds)))
         self.rounds += 1
 
-    def warm_up(self, embeddings: Rows) -> None:
+    def warm_up(self) -> None:
         """Compiles what `step` needs, for the longest block too; the state stays."""
         for size in self._sizes:
-            rates = self._rate.of(np.arange(size), self._dtype)
-            numbers = (np.resize(embeddings, (size, *embeddings.shape)), np.zeros(size, np.int32), rates)
+            rates = self._rate.of(np.arange(size, dtype=np.int32), self._dtype)
+            numbers = (np.zeros((size, *self._shape), self.rule.wire), np.zeros(size, np.int32), rates)
             self._state.move(_server_rounds, (*numbers, np.int32(0), np.int32(self.rounds)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -142,7 +144,7 @@ class ClientCompute:
         self._state = _State(rule, party)
         self.rule, self.block = rule, block
         self._rate, self._sizes, self._dtype, self._like = rate, _sizes(block), dtype, np.zeros(features, dtype)
-        self.width: int = eqx.filter_eval_shape(party.model, self._like).shape[-1]
+        self.width: int = eqx.filter_eval_shape(_apply, party.model, self._like).shape[-1]
         """``e_m``, the elements of an embedding."""
         self.rounds = 0
         """How many rounds are in its window: one more than the last that it stepped in."""
@@ -190,11 +192,11 @@ class ClientCompute:
         """Compiles what `encode` and `step` need, for the longest block too; the state stays."""
         for size in self._sizes:
             rounds = np.zeros(size, np.int32)
-            numbers = (np.zeros((size, *self._like.shape), self._dtype), rounds, np.int32(0))
-            embeddings, leaves = self._state.move(_encode_rounds, numbers)
-            rates = self._rate.of(rounds, self._dtype)
+            samples = np.zeros((size, *self._like.shape), self._dtype)
+            embeddings, leaves = self._state.move(_encode_rounds, (samples, rounds, np.int32(0)))
             leaves = tuple(np.asarray(leaf) for leaf in leaves)
-            numbers = (self._like, leaves, np.asarray(embeddings), rounds, rates, np.int32(0), np.int32(self.rounds))
+            sent, rates = np.asarray(embeddings), self._rate.of(rounds, self._dtype)
+            numbers = (self._like, leaves, sent, rounds, rates, np.int32(0), np.int32(self.rounds))
             self._state.move(_client_rounds, numbers)
 
     def arrays(self, pending: dict[int, Pending] | None = None) -> dict[str, NDArray[Any]]:
@@ -315,6 +317,11 @@ def _padded(rows: Rows, size: int) -> Rows:
     return rows if len(rows) == size else np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
 
 
+def _apply(module: eqx.Module, x: Array) -> Array:
+    assert callable(module)
+    return module(x)
+
+
 def _dtype(model: eqx.Module) -> np.dtype[Any]:
     return np.dtype(jnp.result_type(*jax.tree.leaves(parameters(model))))
 
@@ -365,6 +372,7 @@ def _encode_rounds(
 
         def play(memory: Array, i: Array) -> tuple[Array, Any]:
             moved, sent = one(memory, x[i], rounds[i])
+            assert moved is not None
             return jnp.where(i < rows, moved, memory), sent
 
         memory, sent = jax.lax.scan(play, client.memory, jnp.arange(len(x), dtype=jnp.int32))

@@ -360,7 +360,8 @@ class ServerConversation:
         run: list[_Open] = []
         for each in [*rounds, None]:
             if run and (each is None or each.t != run[-1].t + 1):
-                chosen = None if run[0].activated is None else np.stack([one.activated for one in run])
+                masks = [one.activated for one in run if one.activated is not None]
+                chosen = np.stack(masks) if masks else None
                 actions.append(Send(m.Query(self._epoch, run[0].t, tuple(one.event for one in run), chosen), client))
                 run = []
             if each is not None:
