@@ -111,8 +111,12 @@ class Random(Activation):
         return np.asarray(_draw(jax.random.key(seed), clients, np.arange(t, t + len(x)), p))
 
     def decide(self, seed: int, client: int, t: int, x_m: NDArray[Any]) -> bool:
+        return bool(self.draw(seed, client, t, 1)[0])
+
+    def draw(self, seed: int, client: int, t: int, n: int) -> NDArray[np.bool_]:
+        """(n,): what client ``client`` (from 1) draws for itself in the rounds ``t .. t + n − 1``."""
         p = np.asarray([self.p[client - 1] if isinstance(self.p, tuple) else self.p], np.float32)
-        return bool(_draw(jax.random.key(seed), np.asarray([client]), np.asarray([t]), p)[0, 0])
+        return np.asarray(_draw(jax.random.key(seed), np.asarray([client]), np.arange(t, t + n), p)[:, 0])
 
 
 @dataclass(frozen=True)

@@ -405,7 +405,7 @@ def _client_rounds(
         rate = rates[jnp.minimum(i, len(rates) - 1)]
         pullback = jax.tree.unflatten(structure, [leaf[i] for leaf in leaves])
         stepped = client_step(rule, eqx.combine(arrays, rest), pullback, derivatives[i], rate, t, active)
-        return t + 1, i + active, eqx.filter(stepped, eqx.is_array)
+        return t + 1, i + active.astype(jnp.int32), eqx.filter(stepped, eqx.is_array)
 
     _, _, arrays = jax.lax.while_loop(lambda c: c[1] < rows, play, (begun, jnp.int32(0), arrays))
     return eqx.combine(arrays, rest), ()

@@ -73,3 +73,14 @@ class Prequential:
             points.append((self.rounds, self.run_time_error, self.accumulated_error))
         rounds, run_time, accumulated = zip(*points, strict=True) if points else ((), (), ())
         return Curve(np.array(rounds, np.int64), np.array(run_time, float), np.array(accumulated, float))
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and JSON values to go on from."""
+        points = np.array(self._points, np.float64).reshape(-1, 3)
+        return {"recent": self._recent, "points": points}, {"rounds": self.rounds, "errors": self.errors}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
+        """The inverse of `state`."""
+        self._recent = arrays["recent"].copy()
+        self._points = [(int(t), run_time, accumulated) for t, run_time, accumulated in arrays["points"].tolist()]
+        self.rounds, self.errors = values["rounds"], values["errors"]

@@ -35,6 +35,7 @@ class Tally:
     ) -> None:
         self._update, self._itemsize = update, rule.wire.itemsize
         self._widths = [group.embedding for group in layout for _ in range(group.size)]
+        self.report_every = report_every
         self._prequential = Prequential(report_every)
         self._activations = np.zeros(len(self._widths), np.int64)
         self._traffic = no_traffic(len(self._widths))

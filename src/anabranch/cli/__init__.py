@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from anabranch.cli import report, reproduce, run, show, sweep
+from anabranch.cli import party, report, reproduce, run, show, sweep, up
 
 app = typer.Typer(
     name="anabranch",
@@ -26,6 +26,9 @@ app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command(epilog=show.EXAMPLES)(show.show)
 app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.command(epilog=report.EXAMPLES)(report.report)
+app.command(epilog=up.EXAMPLES)(up.up)
+app.command(epilog=party.SERVER_EXAMPLES)(party.server)
+app.command(epilog=party.CLIENT_EXAMPLES)(party.client)
 
 
 @app.callback(invoke_without_command=True)

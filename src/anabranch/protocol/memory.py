@@ -7,13 +7,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
 
+import numpy as np
+from numpy.typing import NDArray
+
 from anabranch.protocol.actions import Action, Note, Played, Send, Stop
 from anabranch.protocol.client import ClientConversation
 from anabranch.protocol.codec import decode, encode
 from anabranch.protocol.server import ServerConversation
 
-Fate = Callable[[bytes], float | None]
-"""How long a message takes, in seconds; None where it is lost."""
+Fate = Callable[[bytes], Sequence[float]]
+"""How many seconds a message takes: none where it is lost, more than one where it arrives more than once."""
+Choose = Callable[[int, int], NDArray[np.bool_] | None]
+"""Who is activated (n, M) in ``n`` rounds from the one of this number; None where the clients decide."""
 
 
 class InMemory:
@@ -25,6 +30,7 @@ class InMemory:
         samples: the events with their labels, in order.
         fate: of each message; by default all arrive at once.
         played: called with what was played, before any message that follows from it is carried.
+        choose: who is activated, where the server decides.
     """
 
     def __init__(
@@ -32,15 +38,16 @@ class InMemory:
         server: ServerConversation,
         clients: Sequence[ClientConversation],
         samples: Iterator[tuple[bytes, int]],
-        fate: Fate = lambda raw: 0.0,
+        fate: Fate = lambda raw: (0.0,),
         played: Callable[[Played], None] = lambda played: None,
+        choose: Choose = lambda first, n: None,
     ) -> None:
         self.server, self.clients = server, list(clients)
         self.now = 0.0
         self.notes: list[Note] = []
         self.stopped: dict[int, Stop] = {}
         """Why each party has stopped; the server is 0."""
-        self._samples, self._fate, self._played = samples, fate, played
+        self._samples, self._fate, self._played, self._choose = samples, fate, played, choose
         self._under_way: list[tuple[float, int, int, int, bytes]] = []
         self._number = count()
         self._over = False
@@ -68,7 +75,8 @@ class InMemory:
             self._over = len(samples) < room
             if samples:
                 events, labels = zip(*samples, strict=True)
-                self.do(0, self.server.open(events, labels, self.now))
+                chosen = self._choose(self.server.opened, len(samples))
+                self.do(0, self.server.open(events, labels, self.now, chosen))
                 return
         if self._over and self.server.opened == self.server.rounds and not self.server.ended:
             self.do(0, self.server.end("the stream has ended", self.now))
@@ -97,8 +105,7 @@ class InMemory:
                     targets = [0] if party else [client] if client else range(1, len(self.clients) + 1)
                     raw = encode(message)
                     for target in targets:
-                        delay = self._fate(raw)
-                        if delay is not None:
+                        for delay in self._fate(raw):
                             entry = (self.now + delay, next(self._number), party, target, raw)
                             heapq.heappush(self._under_way, entry)
                 case Played() as played:

@@ -1,0 +1,51 @@
+"""``anabranch server`` and ``anabranch client``: one party of a federation."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from anabranch.cli.common import STOPPED, errors
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The party's file.", show_default=False)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the party's status to stdout, a line twice a second.")]
+ParentOption = Annotated[bool, typer.Option("--with-parent", hidden=True)]
+
+SERVER_EXAMPLES = "Example:\n\nanabranch server server.toml"
+CLIENT_EXAMPLES = "Example:\n\nanabranch client bank.toml"
+
+
+def server(file: FileArgument, as_json: JsonOption = False, with_parent: ParentOption = False) -> None:
+    """Run the server of a federation: it holds the labels and the top model.
+
+    It may be stopped and started at any time, kill -9 included, and goes on where it was. Exit codes: 0 the stream
+    has ended, or it was stopped; 2 it cannot take part; 3 training cannot go on.
+    """
+    _run(file, server=True, as_json=as_json, with_parent=with_parent)
+
+
+def client(file: FileArgument, as_json: JsonOption = False, with_parent: ParentOption = False) -> None:
+    """Run one client of a federation: it holds features and a bottom model.
+
+    It waits for the server, may be stopped and started at any time, kill -9 included, and goes on where it was. Exit
+    codes: 0 the stream has ended, or it was stopped; 2 it cannot take part.
+    """
+    _run(file, server=False, as_json=as_json, with_parent=with_parent)
+
+
+def _run(file: Path, *, server: bool, as_json: bool, with_parent: bool) -> None:
+    notes = Console(stderr=True)
+    with errors(notes):
+        from anabranch.display import note
+        from anabranch.net import serve
+        from anabranch.net.logs import structured
+
+        structured(logging.INFO)
+        report = serve.print_json if as_json else None
+        stop = serve.serve(file, server=server, report=report, with_parent=with_parent)
+        note(notes, stop.reason)
+        raise typer.Exit(STOPPED if stop.failed else 0)

@@ -1,0 +1,161 @@
+"""``anabranch up``: a whole federation on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from anabranch.cli.common import INTERRUPTED, STOPPED, DataDirOption, SetOption, SourceArgument, errors
+
+if TYPE_CHECKING:
+    from anabranch.config import Config
+    from anabranch.configfile import Source
+    from anabranch.net.assemble import Pace
+    from anabranch.net.up import LocalFederation
+
+EXAMPLES = (
+    "Examples:\n\n"
+    "anabranch up imnist --rounds 20000\n\n"
+    "anabranch up imnist --rounds 100000 --clients 16 --in-flight 64\n\n"
+    "anabranch up imnist --rounds 20000 --missing 'last 20' --nats nats://127.0.0.1:4222"
+)
+
+
+def up(
+    source: SourceArgument,
+    changes: SetOption = None,
+    rounds: Annotated[int | None, typer.Option(help="How many rounds to train.", show_default=False)] = None,
+    clients: Annotated[int | None, typer.Option(help="How many clients.", show_default="the model's")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.", show_default=False)] = None,
+    in_flight: Annotated[int, typer.Option(help="Rounds under way at a time; 1 gives the bits of 'run'.")] = 1,
+    deadline: Annotated[float, typer.Option(help="Seconds until a client that does not answer is missing.")] = 1.0,
+    missing: Annotated[
+        str, typer.Option(metavar="POLICY", help="For a missing client: wait, 'last N', zero, mean or skip.")
+    ] = "wait",
+    nats: Annotated[
+        str | None, typer.Option(metavar="URL", help="A broker that is there already.", show_default="one is started")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the federation.", show_default="runs/NAME-TIME")
+    ] = None,
+    data_dir: DataDirOption = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Neither table nor progress.")] = False,
+) -> None:
+    """Run a federation on this machine: a broker, a server and its clients, each a process of its own.
+
+    It writes the files of 'anabranch run', and a folder for each party with its settings, log and checkpoints. Ctrl-C
+    stops it cleanly; the same command with the same --out goes on.
+
+    Exit codes: 0 done; 2 something is wrong; 3 training could not go on; 130 Ctrl-C.
+    """
+    notes = Console(stderr=True)
+    with errors(notes):
+        from anabranch.configfile import Override, find_source, load, parse_override
+
+        found = find_source(source)
+        overrides = [parse_override(change, "--set") for change in changes or ()]
+        given = (
+            (("rounds",), rounds, "--rounds"),
+            (("seed",), seed, "--seed"),
+            (("model", "clients"), clients, "--clients"),
+            (("stream", "data_dir"), None if data_dir is None else str(data_dir), "--data-dir"),
+        )
+        overrides += [Override(key, value, flag) for key, value, flag in given if value is not None]
+        config = load(found, overrides)
+        code = _up(found, config, _pace(in_flight, deadline, missing), nats, out, notes, quiet=quiet)
+    raise typer.Exit(code)
+
+
+def _pace(in_flight: int, deadline: float, missing: str) -> Pace:
+    from anabranch.errors import ConfigError
+    from anabranch.net.assemble import Pace
+    from anabranch.protocol.missing import policy
+
+    if not 1 <= in_flight <= 1024:
+        raise ConfigError(f"in_flight is {in_flight}, but it must be a whole number from 1 to 1024 (--in-flight)")
+    if not 0 < deadline <= 86400:
+        raise ConfigError(f"deadline is {deadline}, but it must be above 0 and at most a day, in seconds (--deadline)")
+    return Pace(in_flight=in_flight, deadline=deadline, missing=(policy(missing),))
+
+
+def _up(
+    source: Source, config: Config, pace: Pace, nats: str | None, out: Path | None, notes: Console, *, quiet: bool
+) -> int:
+    from anabranch import display, output
+    from anabranch.net import assemble
+    from anabranch.net.up import RUN, LocalFederation, collect
+
+    goes_on = out is not None and (out / RUN).exists()
+    folder = output.prepare(out, f"{source.name}-federation", force=goes_on)
+    with display.notices(notes):
+        run = assemble.replay(config)
+    name = "local" if nats is None else f"local-{time.time_ns() % 10**10}"
+    federation = LocalFederation(config, folder.path, run.clients, pace, url=nats, federation=name)
+    code, seconds, interrupted = asyncio.run(_watch(federation, config.rounds, notes, quiet=quiet))
+    stopped = None
+    if interrupted:
+        stopped = "interrupted"
+    elif code:
+        stopped = federation.last_words(federation.parties[0])
+    result = output.untimed(collect(run, folder.path, seconds, stopped))
+    origin = output.Origin(source.name, config.title(), config.to_dict(), run.plan.data)
+    output.write(folder.path, result, origin)
+    if not quiet:
+        display.summary(Console(), result, f"federation: {config.title()}", folder.path)
+    if interrupted:
+        display.note(notes, f"interrupted; the same command with --out {folder.path} goes on")
+        return INTERRUPTED
+    if code:
+        display.error(notes, str(stopped))
+        return STOPPED
+    return 0
+
+
+async def _watch(
+    federation: LocalFederation, rounds: int | None, notes: Console, *, quiet: bool
+) -> tuple[int, float, bool]:
+    """Runs it with a live table; returns the exit code, the seconds of its rounds, and whether Ctrl-C ended it."""
+    from rich.live import Live
+
+    from anabranch.net.table import Rates, table
+
+    interrupted = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
+    rates = Rates()
+    shown: list[dict[str, Any]] = []
+    with Live(console=notes, refresh_per_second=4, transient=True) if not quiet else _Nothing() as live:
+
+        def tell() -> None:
+            if federation.status and (not shown or shown[-1] is not federation.status):
+                shown[:] = [federation.status]
+                rates.add(federation.status)
+                live.update(table(federation.status, rounds, rates))
+
+        async with federation:
+            waiting = asyncio.ensure_future(federation.wait(tell))
+            pressed = asyncio.ensure_future(interrupted.wait())
+            await asyncio.wait({waiting, pressed}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                pressed.cancel()
+                return waiting.result(), rates.seconds, False
+            await federation.stop()
+            return await waiting, rates.seconds, True
+
+
+class _Nothing:
+    """Shows nothing."""
+
+    def __enter__(self) -> _Nothing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def update(self, _: object) -> None:
+        """Nothing."""

@@ -1,0 +1,124 @@
+"""A client of a federation: runs `ClientConversation` over NATS, and keeps what it must not lose."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from anabranch.errors import CheckpointError
+from anabranch.net.credentials import Credentials
+from anabranch.net.engine import Engine
+from anabranch.protocol import messages as m
+from anabranch.protocol.actions import Action, Stop
+from anabranch.protocol.client import ClientConversation
+from anabranch.store import checkpoint
+
+STATE = "checkpoints"
+HELLO_EVERY = 1.0
+"""Seconds after which a client that was not answered says hello again."""
+
+
+class ClientParty(Engine):
+    """Runs a client until the server says that no round follows.
+
+    Args:
+        conversation: the client's side.
+        credentials: of the client.
+        folder: of its checkpoints; nobody else's.
+        events: the names of the events that activate it; None where it is asked only.
+        checkpoint_every: steps between two checkpoints.
+
+    Raises:
+        CheckpointError: where the folder's checkpoints cannot be used.
+    """
+
+    def __init__(
+        self,
+        conversation: ClientConversation,
+        credentials: Credentials,
+        folder: Path,
+        *,
+        events: AsyncIterator[bytes] | None = None,
+        checkpoint_every: int = 1000,
+    ) -> None:
+        super().__init__(credentials.party, credentials, folder / STATE)
+        self.conversation = conversation
+        self._events, self._every = events, checkpoint_every
+        self._listening: asyncio.Task[None] | None = None
+        self._hello_again = 0.0
+        self._kept: list[int] = [m.NONE]
+        """The last rounds in the checkpoints that are kept, the older first."""
+        self._steps_saved = 0
+        found = checkpoint.load(self.folder)
+        if found is not None:
+            for text in found.damaged:
+                self._log.warning("%s; going on from the one before", text)
+            try:
+                conversation.restore(found.arrays, found.state)
+            except (ValueError, KeyError, TypeError) as error:
+                raise CheckpointError(
+                    f"{found.path}: is the checkpoint of another model or update ({error}): name another folder, or "
+                    "give the settings that it was made with"
+                ) from error
+            self._kept = [conversation.applied]
+            conversation.saved(m.NONE)
+
+    def _begin(self) -> list[Action]:
+        self._hello_again = time.monotonic() + HELLO_EVERY
+        if self._events is not None:
+            self._listening = asyncio.ensure_future(self._listen(self._events))
+        self._log.info("waiting for the server")
+        return self.conversation.hello()
+
+    async def _listen(self, events: AsyncIterator[bytes]) -> None:
+        async for event in events:
+            await self._do(self.conversation.happened(event))
+
+    async def _turn(self) -> None:
+        talk = self.conversation
+        if self._lost_something:
+            self._lost_something = False
+            await self._do(talk.hello())
+        mail = [message for _, message in self._mail()]
+        # Two subjects may overtake one another: derivatives go first, so that answers have them.
+        mail.sort(key=lambda message: isinstance(message, m.Query))
+        await self._do(talk.receive(mail))
+        now = time.monotonic()
+        if not talk.joined and self._stop is None and self._hello_again <= now:
+            self._hello_again = now + HELLO_EVERY
+            await self._do(talk.hello())
+        if talk.activations - self._steps_saved >= self._every and self._saving is None:
+            self._steps_saved = talk.activations
+            self._begin_saving()
+
+    def _due(self) -> float:
+        return self._hello_again if not self.conversation.joined else float("inf")
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        arrays, values = self.conversation.state()
+        return {name: array.copy() for name, array in arrays.items()}, values
+
+    def _saved(self, values: dict[str, Any]) -> None:
+        # The server keeps what came after the one before, in case this one is damaged.
+        self._kept = [*self._kept[-1:], values["applied"]]
+        self.conversation.saved(self._kept[0])
+
+    async def _finish(self) -> Stop:
+        if self._listening is not None:
+            self._listening.cancel()
+        stop = await super()._finish()
+        if not stop.failed and stop.reason != "left":
+            await self._do(self.conversation.bye("it has all its derivatives"))
+        return stop
+
+    async def _last_words(self) -> None:
+        await self._do(self.conversation.bye("it was stopped"))
+
+    def _refuses(self, stop: Stop) -> bool:
+        return True
+
+    def _rounds(self) -> int:
+        return self.conversation.applied + 1

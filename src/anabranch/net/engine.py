@@ -1,0 +1,209 @@
+"""What both kinds of parties have in common: one task that does what their conversation asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from anabranch.errors import MessageError, OutputError, RefusedError
+from anabranch.net.credentials import Credentials
+from anabranch.net.link import Link
+from anabranch.protocol.actions import Action, Note, Played, Send, Stop
+from anabranch.protocol.codec import decode
+from anabranch.protocol.messages import Message
+from anabranch.store import checkpoint
+
+QUIET = {"late", "twice", "old session", "stale"}
+"""Notes of what the network does now and then: they are counted, and logged where one looks closely."""
+
+
+class Engine(ABC):
+    """Runs one party until its conversation is over.
+
+    Messages go to an inbox. One task empties it, and does everything else, so that nothing happens at the same time.
+
+    Args:
+        name: of the party, for the log.
+        credentials: of the party.
+        folder: where it keeps its checkpoints.
+    """
+
+    def __init__(self, name: str, credentials: Credentials, folder: Path) -> None:
+        self.name, self.folder = name, folder
+        self.link = Link(credentials, self._received, self._came_back, self._waits)
+        self.notes: Counter[tuple[str, int | None]] = Counter()
+        """How often each thing was noted, of which client."""
+        self.checkpoint_time: float | None = None
+        """When the last checkpoint was saved, by the monotonic clock."""
+        self._log = logging.LoggerAdapter(logging.getLogger(f"anabranch.{name}"), {"party": name})
+        self._inbox: deque[tuple[int, bytes]] = deque()
+        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed = math.inf
+        self._lost_something = False
+        self._stop: Stop | None = None
+        self._leaving = False
+        self._saving: asyncio.Task[None] | None = None
+
+    async def run(self) -> Stop:
+        """Takes part until the end, or until `leave`; saves a checkpoint then.
+
+        Raises:
+            RefusedError: where the other side does not take this party.
+            ConnectError: where the broker does not.
+            OutputError: where a checkpoint or the log cannot be written; what was saved before can be used.
+        """
+        try:
+            await self.link.open()
+            await self._do(self._begin())
+            while self._stop is None and not self._leaving:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._turn()
+                self._arm()
+            return await self._finish()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._saving is not None:
+                await asyncio.wait({self._saving})
+            await self.link.close()
+
+    def leave(self) -> None:
+        """Ends the run soon, as Ctrl-C does; the party may come back."""
+        self._leaving = True
+        self._wake.set()
+
+    @abstractmethod
+    def _begin(self) -> list[Action]:
+        """What is done first."""
+
+    @abstractmethod
+    async def _turn(self) -> None:
+        """Deals with what has arrived and with what is due."""
+
+    @abstractmethod
+    def _due(self) -> float:
+        """When `_turn` should be called next, though nothing arrives; by the monotonic clock."""
+
+    @abstractmethod
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Arrays and JSON values for a checkpoint."""
+
+    @abstractmethod
+    def _saved(self, values: dict[str, Any]) -> None:
+        """A checkpoint of this state is on the disk."""
+
+    @abstractmethod
+    async def _last_words(self) -> None:
+        """Says goodbye, where the party leaves before the end."""
+
+    async def _played(self, played: Played) -> None:  # noqa: B027 (a client plays none)
+        """Rounds were played."""
+
+    async def _finish(self) -> Stop:
+        stop = self._stop
+        if self._saving is not None:
+            await self._saving
+        if stop is None or not stop.failed:
+            await self._save()
+        if stop is None:
+            await self._last_words()
+            return Stop("left")
+        if stop.failed and self._refuses(stop):
+            raise RefusedError(stop.reason)
+        return stop
+
+    def _refuses(self, stop: Stop) -> bool:
+        return False
+
+    async def _do(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(message, client):
+                    await self.link.send(message, client)
+                case Played():
+                    await self._played(action)
+                case Note(what, text, client, count):
+                    self.notes[what, client] += count
+                    level = logging.DEBUG if what in QUIET else logging.INFO if what == "joined" else logging.WARNING
+                    self._log.log(level, text, extra={"round": self._rounds()})
+                case Stop():
+                    self._stop = action
+                    self._wake.set()
+
+    def _rounds(self) -> int:
+        return 0
+
+    def _mail(self) -> list[tuple[int, Message]]:
+        """What has arrived, decoded; what is no message is noted."""
+        found = []
+        while self._inbox:
+            client, raw = self._inbox.popleft()
+            try:
+                message = decode(raw)
+            except MessageError as error:
+                self.link.count("garbage", client, len(raw))
+                self._garbage(client, error)
+                continue
+            self.link.count(type(message).__name__, client, len(raw))
+            found.append((client, message))
+        return found
+
+    def _garbage(self, client: int, error: MessageError) -> None:
+        self.notes["garbage", client or None] += 1
+        self._log.warning(str(error), extra={"round": self._rounds()})
+
+    def _begin_saving(self) -> None:
+        """Saves a checkpoint beside everything else, unless one is being saved."""
+        if self._saving is None:
+            arrays, values = self._state()
+            self._saving = asyncio.create_task(self._write(arrays, values))
+
+    async def _save(self) -> None:
+        await self._write(*self._state())
+
+    async def _write(self, arrays: dict[str, Any], values: dict[str, Any]) -> None:
+        try:
+            await asyncio.to_thread(checkpoint.save, self.folder, arrays, values)
+            self.checkpoint_time = time.monotonic()
+            self._saved(values)
+        except OutputError as error:
+            self._log.error(str(error), extra={"round": self._rounds()})
+            self._stop = Stop(str(error), failed=True)
+            raise
+        finally:
+            self._saving = None
+            self._wake.set()
+
+    def _received(self, client: int, raw: bytes) -> None:
+        self._inbox.append((client, raw))
+        self._wake.set()
+
+    def _came_back(self) -> None:
+        self._lost_something = True
+        self._wake.set()
+
+    def _waits(self, why: str) -> None:
+        self._log.warning(why, extra={"round": self._rounds()})
+
+    def _arm(self) -> None:
+        """Sees to it that the task wakes when something is due."""
+        due = self._due()
+        if due < self._armed or self._timer is None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._armed = due
+            delay = min(max(due - time.monotonic(), 0.0), 3600.0)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._fire)
+
+    def _fire(self) -> None:
+        self._timer, self._armed = None, math.inf
+        self._wake.set()

@@ -1,0 +1,134 @@
+"""A party's connection to its broker: messages out, messages in, and the bytes of both counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from anabranch.errors import ConnectError
+from anabranch.net.connecting import connect, disconnect
+from anabranch.net.credentials import Credentials
+from anabranch.protocol.codec import encode
+from anabranch.protocol.messages import Message
+
+RETRY = 0.5
+"""Seconds between two attempts to connect for the first time."""
+
+
+class Counted(NamedTuple):
+    """What is counted apart."""
+
+    direction: str
+    """``"out"`` or ``"in"``."""
+    kind: str
+    """Of the message, such as ``"Embeddings"``."""
+    client: int
+    """Which client it goes to or comes from; 0 is all of them."""
+
+
+class Link:
+    """Carries the messages of one party.
+
+    Args:
+        credentials: of the party.
+        receive: called with each message's bytes, and from which client it is (0 is the server).
+        back: called whenever the connection came back after it was lost: messages may be lost.
+        lost: called with why, whenever it is lost, or cannot be made yet.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        receive: Callable[[int, bytes], None],
+        back: Callable[[], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        self.credentials = credentials
+        self.bytes: Counter[Counted] = Counter()
+        """On the wire, without the broker's own frames."""
+        self.messages: Counter[Counted] = Counter()
+        self._receive, self._back, self._lost = receive, back, lost
+        self._nats: Client | None = None
+        self._subject = credentials.federation
+
+    async def open(self) -> None:
+        """Connects, however long that takes while trying again may help, and subscribes.
+
+        Raises:
+            ConfigError: where a file of the credentials is wrong.
+            ConnectError: where the broker refuses the party.
+        """
+        told = ""
+        while self._nats is None:
+            try:
+                self._nats = await connect(
+                    self.credentials,
+                    reconnected_cb=self._reconnected,
+                    disconnected_cb=self._disconnected,
+                    error_cb=self._error,
+                    pending_size=64 * 2**20,
+                )
+            except ConnectError as error:
+                if not error.temporary:
+                    raise
+                if str(error) != told:
+                    told = str(error)
+                    self._lost(told)
+                await asyncio.sleep(RETRY)
+        if self.credentials.index:
+            subjects = [f"{self._subject}.down.{self.credentials.index}", f"{self._subject}.query"]
+        else:
+            subjects = [f"{self._subject}.up.*"]
+        for subject in subjects:
+            await self._nats.subscribe(
+                subject, cb=self._arrived, pending_msgs_limit=2**20, pending_bytes_limit=256 * 2**20
+            )
+        await self._nats.flush()
+
+    async def send(self, message: Message, client: int | None = None) -> None:
+        """Sends a message: the server to one client or to all (None), a client to the server.
+
+        While the connection is away it is lost, as one that was under way would be.
+        """
+        if self._nats is None or not self._nats.is_connected:
+            return
+        raw = encode(message)
+        own = self.credentials.index
+        if own:
+            subject = f"{self._subject}.up.{own}"
+        else:
+            subject = f"{self._subject}.query" if client is None else f"{self._subject}.down.{client}"
+        counted = Counted("out", type(message).__name__, own or client or 0)
+        self.bytes[counted] += len(raw)
+        self.messages[counted] += 1
+        await self._nats.publish(subject, raw)
+
+    def count(self, kind: str, client: int, size: int) -> None:
+        """Counts a message that arrived."""
+        counted = Counted("in", kind, client)
+        self.bytes[counted] += size
+        self.messages[counted] += 1
+
+    async def close(self) -> None:
+        """Sends what is still to be sent, and hangs up."""
+        if self._nats is not None:
+            await disconnect(self._nats)
+            self._nats = None
+
+    async def _arrived(self, message: Msg) -> None:
+        client = 0 if self.credentials.index else int(message.subject.rpartition(".")[2])
+        self._receive(client, message.data)
+
+    async def _reconnected(self) -> None:
+        self._back()
+
+    async def _disconnected(self) -> None:
+        self._lost("the connection to the broker is lost; waiting for it")
+
+    async def _error(self, error: Exception) -> None:
+        self._lost(str(error) or type(error).__name__)

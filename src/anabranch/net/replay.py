@@ -1,0 +1,139 @@
+"""A stream that every party reads for itself and takes its own part of: labels, or one client's features.
+
+It stands for what the parties of a real federation hold. An event's name is the number of its row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.chunks import Chunk
+
+NAME = 8
+"""Bytes of an event's name."""
+HELD = 20
+"""Chunks that are held, for what is asked for again."""
+
+Chunks = Callable[[], Iterator[Chunk]]
+"""The stream's chunks from the first on; each call begins anew, with the same samples."""
+
+
+def name_of(row: int) -> bytes:
+    """The name of the event that row ``row`` is."""
+    return row.to_bytes(NAME, "big")
+
+
+def row_of(event: bytes) -> int | None:
+    """The inverse of `name_of`; None where it is the name of no row."""
+    return int.from_bytes(event, "big") if len(event) == NAME else None
+
+
+class Rows:
+    """The rows of a stream, near to where one reads; a row from long ago makes it begin anew."""
+
+    def __init__(self, chunks: Chunks) -> None:
+        self._chunks = chunks
+        self._begin()
+
+    def _begin(self) -> None:
+        self._left = self._chunks()
+        self._held: deque[tuple[int, Chunk]] = deque(maxlen=HELD)
+        self._read = 0
+
+    def chunk(self, row: int) -> tuple[int, Chunk] | None:
+        """The chunk that has the row, and the number of its first one; None where the stream ended before."""
+        if self._held and row < self._held[0][0]:
+            self._begin()
+        while row >= self._read:
+            chunk = next(self._left, None)
+            if chunk is None:
+                return None
+            # A chunk's memory is used again for the next one.
+            self._held.append((self._read, Chunk(chunk.x.copy(), chunk.y.copy(), chunk.rows)))
+            self._read += chunk.rows
+        return next((first, chunk) for first, chunk in reversed(self._held) if first <= row)
+
+
+class ReplaySamples:
+    """The events and labels of a stream, for the server.
+
+    Args:
+        chunks: of the stream.
+        rounds: how many; None is all.
+    """
+
+    def __init__(self, chunks: Chunks, rounds: int | None) -> None:
+        self._rows, self._rounds, self._next = Rows(chunks), rounds, 0
+        self.over = rounds == 0
+
+    def take(self, n: int) -> list[tuple[bytes, int]]:
+        """The next ``n`` events and their labels."""
+        taken: list[tuple[bytes, int]] = []
+        while len(taken) < n and not self.over:
+            found = self._rows.chunk(self._next) if self._next != self._rounds else None
+            if found is None:
+                self.over = True
+                break
+            first, chunk = found
+            taken.append((name_of(self._next), int(chunk.y[self._next - first])))
+            self._next += 1
+        self.over = self.over or self._next == self._rounds
+        return taken
+
+    async def more(self) -> None:
+        """A stream's rows are there at once."""
+        await asyncio.sleep(0)
+
+    def label(self, event: bytes) -> int | None:
+        """The label of an event."""
+        row = row_of(event)
+        found = None if row is None else self._rows.chunk(row)
+        return None if row is None or found is None else int(found[1].y[row - found[0]])
+
+    def go_on(self, rounds: int) -> None:
+        """So many were taken before."""
+        self._next = rounds
+        self.over = self._next == self._rounds
+
+
+class ReplayFeatures:
+    """One client's features in a stream, and whether an event activates it.
+
+    Args:
+        chunks: of the stream.
+        columns: which of the features are the client's.
+    """
+
+    def __init__(self, chunks: Chunks, columns: slice) -> None:
+        self._rows, self._columns = Rows(chunks), columns
+
+    def look(self, event: bytes) -> NDArray[Any] | None:
+        """The features (d_m,) of the row that an event names."""
+        row = row_of(event)
+        found = None if row is None else self._rows.chunk(row)
+        return None if row is None or found is None else found[1].x[row - found[0], self._columns]
+
+
+class Decider:
+    """A client's own decision in each round, drawn for many rounds at once where it is drawn.
+
+    Args:
+        decide: whether it is activated in so many rounds from a first one on: (n,).
+        ahead: how many.
+    """
+
+    def __init__(self, decide: Callable[[int, int], NDArray[np.bool_]], ahead: int = 1024) -> None:
+        self._decide, self._ahead = decide, ahead
+        self._first, self._drawn = 0, np.zeros(0, bool)
+
+    def __call__(self, t: int, x: NDArray[Any]) -> bool:
+        if not 0 <= t - self._first < len(self._drawn):
+            self._first = t
+            self._drawn = self._decide(t, self._ahead)
+        return bool(self._drawn[t - self._first])

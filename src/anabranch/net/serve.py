@@ -1,0 +1,105 @@
+"""Runs one party from its file, until its end or a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from anabranch.configfile import find_source
+from anabranch.configfile import load as load_config
+from anabranch.errors import ConfigError
+from anabranch.net import assemble, partyfile
+from anabranch.net.client import ClientParty
+from anabranch.net.credentials import Credentials
+from anabranch.net.server import ServerParty
+from anabranch.net.status import client_status, server_status
+from anabranch.protocol.actions import Stop
+from anabranch.store import locked
+
+REPORT = 0.5
+"""Seconds between two reports."""
+
+
+def serve(path: Path, *, server: bool, report: Callable[[dict[str, Any]], None] | None, with_parent: bool) -> Stop:
+    """Runs the party of a file; SIGINT and SIGTERM make it leave, after a last checkpoint.
+
+    Args:
+        path: of the party's file.
+        server: whether it should be the server's.
+        report: called twice a second, and at the end, with the party's status.
+        with_parent: whether it leaves when the process that started it is gone.
+
+    Raises:
+        AnabranchError: where the party cannot take part; see `anabranch.net.engine.Engine.run`.
+    """
+    settings = partyfile.load(path)
+    credentials = Credentials.load(settings.connection)
+    if server != (credentials.index == 0):
+        command = "client" if server else "server"
+        raise ConfigError(f"{path}: is the file of {credentials.party}: start it with 'anabranch {command}'")
+    folder = Path(settings.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        run = assemble.replay(load_config(find_source(settings.run), []))
+        return asyncio.run(_run(run, credentials, folder, settings.pace, report, with_parent))
+
+
+async def _run(
+    run: assemble.Replay,
+    credentials: Credentials,
+    folder: Path,
+    pace: assemble.Pace,
+    report: Callable[[dict[str, Any]], None] | None,
+    with_parent: bool,
+) -> Stop:
+    party: ServerParty | ClientParty
+    if credentials.index == 0:
+        party = assemble.server_party(run, credentials, folder, pace)
+    elif credentials.index <= run.clients:
+        party = assemble.client_party(run, credentials.index, credentials, folder, pace)
+    else:
+        raise ConfigError(f"this is client {credentials.index}, but the run has {run.clients} clients")
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, party.leave)
+    if with_parent:
+        threading.Thread(
+            target=_watch, args=(os.getppid(), lambda: loop.call_soon_threadsafe(party.leave)), daemon=True
+        ).start()
+    started = time.monotonic()
+
+    def tell() -> None:
+        if report is not None:
+            report(server_status(party, started) if isinstance(party, ServerParty) else client_status(party, started))
+
+    async def reports() -> None:
+        while True:
+            tell()
+            await asyncio.sleep(REPORT)
+
+    reporting = asyncio.ensure_future(reports())
+    try:
+        return await party.run()
+    finally:
+        reporting.cancel()
+        tell()
+
+
+def _watch(parent: int, gone: Callable[[], Any]) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    gone()
+
+
+def print_json(status: dict[str, Any]) -> None:
+    """A status as a line on stdout."""
+    sys.stdout.write(json.dumps(status) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,248 @@
+"""The server of a federation: runs `ServerConversation` over NATS, and keeps what it must not lose."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.errors import CheckpointError
+from anabranch.net.credentials import Credentials
+from anabranch.net.engine import Engine
+from anabranch.protocol import messages as m
+from anabranch.protocol.actions import Action, Played, Stop
+from anabranch.protocol.codec import decode, encode
+from anabranch.protocol.ledger import Ledger
+from anabranch.protocol.server import ServerConversation
+from anabranch.store import checkpoint
+from anabranch.store.roundlog import RoundLog
+
+LOG, STATE = "rounds", "checkpoints"
+"""The folders of the round log and of the checkpoints, in the server's folder."""
+LAST_ANSWERS = 30.0
+"""Seconds that the clients have for their goodbyes at the end."""
+
+
+class Samples(Protocol):
+    """Where the server's events and labels come from."""
+
+    over: bool
+    """Whether none will come any more."""
+
+    def take(self, n: int) -> list[tuple[bytes, int]]:
+        """Up to ``n`` events with their labels that are there now, in order."""
+
+    async def more(self) -> None:
+        """Returns when `take` may have some again, or there will be none."""
+
+    def label(self, event: bytes) -> int | None:
+        """The label of an event that a client has told of; None where none is known."""
+
+    def go_on(self, rounds: int) -> None:
+        """So many samples were taken by an earlier process of this server."""
+
+
+class ServerParty(Engine):
+    """Runs the server until its samples end.
+
+    A record of each round is in the log before its derivatives are sent. Now and then a checkpoint has all that the
+    rounds so far have led to, and the log is trimmed. After a crash the last checkpoint is loaded, and the rounds of
+    the log after it are played again: the same bits come of them.
+
+    Args:
+        conversation: the server's side.
+        ledger: what adds the rounds up.
+        samples: the events and labels.
+        credentials: of the server.
+        folder: of its log and checkpoints; nobody else's.
+        choose: who is activated in so many rounds from a first one on, (n, M), where the server decides that.
+        checkpoint_every: rounds between two checkpoints.
+        durable: whether each round is on the disk before its derivatives are sent: nothing is lost when the power
+            fails, and rounds take as long as the disk does. Else nothing is lost when processes are killed.
+
+    Raises:
+        CheckpointError: where the folder's checkpoints or log cannot be used.
+    """
+
+    def __init__(
+        self,
+        conversation: ServerConversation,
+        ledger: Ledger,
+        samples: Samples,
+        credentials: Credentials,
+        folder: Path,
+        *,
+        choose: Callable[[int, int], NDArray[np.bool_]] | None = None,
+        checkpoint_every: int = 5000,
+        durable: bool = False,
+    ) -> None:
+        super().__init__("server", credentials, folder / STATE)
+        self.conversation, self.ledger, self._samples = conversation, ledger, samples
+        self.round_trips: list[deque[float]] = [deque(maxlen=1000) for _ in conversation.seats]
+        """Seconds from a query to the answer, of the last answers of each client."""
+        self.joined: set[int] = set()
+        """The clients that have come since this process began."""
+        self._every, self._choose = checkpoint_every, choose
+        self._asked: dict[int, float] = {}
+        self._more: asyncio.Task[None] | None = None
+        self._told_waiting: list[int] = []
+        self._deadline = math.inf
+        self._log_file = RoundLog(folder / LOG, durable=durable)
+        self._kept = [0]
+        """Rounds at the checkpoints that are kept, the older first."""
+        self._last_saved = 0
+        self.replayed = self._restore()
+        """How many rounds of the log were played again."""
+
+    def _restore(self) -> int:
+        found = checkpoint.load(self.folder)
+        if found is not None:
+            for text in found.damaged:
+                self._log.warning("%s; going on from the one before", text)
+            try:
+                own = {n.removeprefix("talk/"): a for n, a in found.arrays.items() if n.startswith("talk/")}
+                self.conversation.restore(own, found.state["talk"])
+                totals = {n.removeprefix("ledger/"): a for n, a in found.arrays.items() if n.startswith("ledger/")}
+                self.ledger.restore(totals, found.state["ledger"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise CheckpointError(
+                    f"{found.path}: is the checkpoint of another model, update or federation ({error}): name another "
+                    "folder, or give the settings that it was made with"
+                ) from error
+            self._kept = [self.conversation.rounds]
+            self._last_saved = self.conversation.rounds
+        begin = self.conversation.rounds
+        if self._log_file.cut:
+            self._log.warning(
+                "the last round of the log was written in part: %d bytes were cut off", self._log_file.cut
+            )
+        if self._log_file.last is not None and self._log_file.last < begin:
+            self._log_file.trim(begin)  # the power failed after the checkpoint reached the disk and before the log did
+        block: list[m.Record] = []
+        for _, raw in self._log_file.records(begin if self._log_file.last is not None else None):
+            record = decode(raw)
+            if not isinstance(record, m.Record):
+                raise CheckpointError(f"{self._log_file.folder}: holds a {type(record).__name__} where rounds belong")
+            if block and (not record.embeddings.size or len(block) == self.conversation.compute.block):
+                self._replay(block)
+                block = []
+            block.append(record)
+            if not record.embeddings.size:
+                self._replay(block)
+                block = []
+        if block:
+            self._replay(block)
+        self._samples.go_on(self.conversation.rounds)
+        return self.conversation.rounds - begin
+
+    def _replay(self, records: list[m.Record]) -> None:
+        self.ledger.add(self.conversation.replay(records))
+
+    def _begin(self) -> list[Action]:
+        self._wake.set()
+        if self.conversation.rounds:
+            self._log.info("going on after %d rounds, %d of them from the log", self.conversation.rounds, self.replayed)
+        return self.conversation.begin()
+
+    async def _turn(self) -> None:
+        now, talk = time.monotonic(), self.conversation
+        if self._lost_something:
+            self._lost_something = False
+            await self._do(talk.begin())
+        for client, message in self._mail():
+            if 1 <= client <= len(talk.seats):
+                if isinstance(message, m.Embeddings) and message.rounds and message.rounds[0] in self._asked:
+                    self.round_trips[client - 1].append(now - self._asked[message.rounds[0]])
+                await self._do(talk.receive(client, message, now))
+        if talk.due() <= now:
+            await self._do(talk.tick(now))
+        await self._open(now)
+        self._tell_waiting()
+        if talk.rounds - self._last_saved >= self._every and self._saving is None:
+            self._last_saved = talk.rounds
+            self._begin_saving()
+        if self._deadline <= now and self._stop is None:
+            missing = [i for i, seat in enumerate(talk.seats, 1) if not seat.ended]
+            self._log.warning("the clients %s have not said that they have all their derivatives", missing)
+            self._stop = Stop("the end came, and clients were away")
+
+    async def _open(self, now: float) -> None:
+        """Opens rounds for what clients have told of, and for the samples that are there."""
+        talk, samples = self.conversation, self._samples
+        while talk.room and self._stop is None:
+            events = talk.arrived(now)[: talk.room]
+            known = [(event, label) for event in events if (label := samples.label(event)) is not None]
+            for event in events:
+                if not any(event == each for each, _ in known):
+                    await self._do(talk.discard(event))
+            taken = known or samples.take(talk.room)
+            if not taken:
+                break
+            self._asked[talk.opened] = now
+            if len(self._asked) > 4 * talk.in_flight + 16:
+                del self._asked[next(iter(self._asked))]
+            names, labels = zip(*taken, strict=True)
+            chosen = None if self._choose is None else self._choose(talk.opened, len(taken))
+            await self._do(talk.open(names, labels, now, chosen))
+        if samples.over:
+            if talk.opened == talk.rounds and not talk.ended and not talk.arrived(math.inf):
+                self._deadline = now + LAST_ANSWERS
+                await self._do(talk.end("the stream has ended", now))
+        elif talk.room and self._more is None:
+            self._more = asyncio.ensure_future(samples.more())
+            self._more.add_done_callback(self._have_more)
+
+    def _have_more(self, task: asyncio.Task[None]) -> None:
+        self._more = None
+        if not task.cancelled() and task.exception() is not None:
+            self._stop = Stop(f"the samples failed: {task.exception()}", failed=True)
+        self._wake.set()
+
+    def _tell_waiting(self) -> None:
+        awaited = self.conversation.awaited() if not self.conversation.ended else []
+        if awaited != self._told_waiting:
+            self._told_waiting = awaited
+            if awaited:
+                names = self.link.credentials.clients
+                who = ", ".join(names[i - 1] if len(names) >= i else f"client {i}" for i in awaited)
+                self._log.info("waiting for %s", who)
+
+    def _due(self) -> float:
+        return min(self.conversation.due(), self._deadline)
+
+    async def _played(self, played: Played) -> None:
+        self._log_file.append_many(played.first, [encode(record) for record in played.records])
+        self.ledger.add(played)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        self._log_file.sync()  # so that no checkpoint on the disk is ahead of the log there
+        own, talk = self.conversation.state()
+        totals, ledger = self.ledger.state()
+        arrays = {f"talk/{n}": a.copy() for n, a in own.items()} | {f"ledger/{n}": a.copy() for n, a in totals.items()}
+        return arrays, {"talk": talk, "ledger": ledger}
+
+    def _saved(self, values: dict[str, Any]) -> None:
+        # The one before is kept, in case this one is damaged, and so are the rounds since then.
+        self._kept = [*self._kept[-1:], values["talk"]["rounds"]]
+        self._log_file.trim(self._kept[0])
+
+    async def _finish(self) -> Stop:
+        if self._more is not None:
+            self._more.cancel()
+        try:
+            return await super()._finish()
+        finally:
+            self._log_file.close()
+
+    async def _last_words(self) -> None:
+        pass  # the clients wait for it
+
+    def _rounds(self) -> int:
+        return self.conversation.rounds

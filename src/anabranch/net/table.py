@@ -1,0 +1,69 @@
+"""The live table of a federation."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from rich.table import Table
+
+SPAN = 5.0
+"""Rounds a second are those of so many last seconds."""
+
+
+class Rates:
+    """How fast a federation is."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+        self._first: tuple[float, int] | None = None
+        self._last = (0.0, 0)
+
+    def add(self, status: dict[str, Any]) -> None:
+        """A status of the server."""
+        now = (status["seconds"], status["rounds"])
+        if self._seen and now[0] < self._seen[-1][0]:  # the server was started again
+            self._seen.clear()
+        self._seen.append(now)
+        while now[0] - self._seen[0][0] > SPAN:
+            self._seen.popleft()
+        if self._first is None and now[1] > 0:
+            self._first = self._seen[-2] if len(self._seen) > 1 else now
+        self._last = now
+
+    @property
+    def now(self) -> float:
+        """Rounds a second, of the last seconds."""
+        (a, before), (b, after) = self._seen[0], self._seen[-1]
+        return (after - before) / (b - a) if b > a else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """From the first rounds to the last."""
+        return 0.0 if self._first is None else self._last[0] - self._first[0]
+
+
+def table(status: dict[str, Any], rounds: int | None, rates: Rates) -> Table:
+    """The server's status as a table."""
+    error = status["run_time_error"]
+    total = "" if rounds is None else f" of {rounds:,}"
+    title = f"round {status['rounds']:,}{total} · {rates.now:,.0f} rounds/s"
+    if error is not None:
+        title += f" · run-time error {error:.4f}"
+    waiting = status["waiting_for"]
+    names = [each["name"] for each in status["clients"]]
+    caption = f"waiting for {', '.join(names[m - 1] for m in waiting)}" if waiting else None
+    shown = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+    shown.add_column("client")
+    for name in ("activations", "answers", "misses", "p50 ms", "p99 ms"):
+        shown.add_column(name, justify="right")
+    for each in status["clients"]:
+        trip = each["round_trip_ms"]
+        shown.add_row(
+            each["name"] if each["present"] else f"{each['name']} (away)",
+            f"{each['activations']:,}",
+            f"{each['answered']:,}",
+            f"{each['missed']:,}",
+            *("" if trip[q] is None else f"{trip[q]:.2f}" for q in ("p50", "p99")),
+        )
+    return shown

@@ -1,0 +1,265 @@
+"""A whole federation on this machine: a broker, a server and its clients, each a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from anabranch.config import Config
+from anabranch.configfile import PATHS
+from anabranch.errors import AnabranchError, ConfigError
+from anabranch.files import replace_file, writing
+from anabranch.models import SplitModel
+from anabranch.net import assemble, partyfile
+from anabranch.net.broker import LocalBroker
+from anabranch.net.client import STATE as CLIENT_STATE
+from anabranch.net.server import STATE as SERVER_STATE
+from anabranch.protocol.ledger import Ledger
+from anabranch.result import Result
+from anabranch.store import load
+
+RUN = "run.toml"
+SECONDS = 15.0
+"""How long a party may take to leave before it is killed."""
+LAST_LINES = 5
+
+
+@dataclass
+class Party:
+    """A process of a party."""
+
+    name: str
+    file: Path
+    """Its settings."""
+    log: Path
+    """What it wrote to stderr."""
+    process: asyncio.subprocess.Process | None = None
+    status: dict[str, Any] = field(default_factory=dict)
+    """The last that it reported."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it keeps its state."""
+        return self.file.parent
+
+
+class LocalFederation:
+    """Starts a federation that replays a run, and waits for its end.
+
+    Every party has a folder of its own in ``folder``, with its settings, its log and its checkpoints; so a federation
+    that was stopped or killed goes on where it was.
+
+    Args:
+        config: of the run.
+        folder: of the federation.
+        clients: how many the run has.
+        pace: in flight, deadlines and so on.
+        url: of a broker that is there already; None starts one.
+        federation: its name, where several use one broker.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        clients: int,
+        pace: assemble.Pace,
+        *,
+        url: str | None = None,
+        federation: str = "local",
+    ) -> None:
+        self.config, self.folder, self._pace, self._url = config, folder.absolute(), pace, url
+        self.federation = federation
+        self.broker: LocalBroker | None = None
+        names = ["server", *(f"client-{m}" for m in range(1, clients + 1))]
+        self.parties = [
+            Party(name, self.folder / name / "party.toml", self.folder / name / "log.jsonl") for name in names
+        ]
+        """The server, then the clients."""
+        self._stack = AsyncExitStack()
+        self._readers: list[asyncio.Task[None]] = []
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The server's last status; empty before the first."""
+        return self.parties[0].status
+
+    async def __aenter__(self) -> LocalFederation:
+        try:
+            if self._url is None:
+                self.broker = LocalBroker(self.folder / "broker")
+                await self._stack.enter_async_context(self.broker)
+            self._write()
+            for party in self.parties:
+                await self.start(party)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+        await self._stack.aclose()
+
+    async def start(self, party: Party) -> None:
+        """Starts a party's process, for the first time or again."""
+        command = "server" if party is self.parties[0] else "client"
+        with writing("log", party.folder), party.log.open("ab") as log:
+            party.process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "anabranch",
+                command,
+                str(party.file),
+                "--json",
+                "--with-parent",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is ours to hand on
+            )
+        self._readers.append(asyncio.ensure_future(self._read(party, party.process)))
+
+    async def _read(self, party: Party, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            party.status = json.loads(line)
+
+    async def wait(self, tell: Callable[[], None] = lambda: None, every: float = 0.25) -> int:
+        """Until every party has ended; returns the server's exit code.
+
+        Raises:
+            AnabranchError: where a client ends with an error while the server goes on, or the server cannot take part.
+        """
+        while True:
+            tell()
+            for party in self.parties:
+                assert party.process is not None
+                code = party.process.returncode
+                if code not in (None, 0, 3):
+                    raise AnabranchError(f"{party.name} has ended ({_code(code)}): {self.last_words(party)}")
+            if all(party.process is not None and party.process.returncode is not None for party in self.parties):
+                for reader in self._readers:
+                    await reader
+                tell()
+                assert self.parties[0].process is not None
+                return self.parties[0].process.returncode or 0
+            await asyncio.sleep(every)
+
+    async def stop(self) -> None:
+        """Has every party leave, the clients after the server; kills those that take too long."""
+        for party in self.parties:
+            if party.process is not None and party.process.returncode is None:
+                party.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + SECONDS
+        for party in self.parties:
+            if party.process is None:
+                continue
+            try:
+                await asyncio.wait_for(party.process.wait(), max(0.1, deadline - time.monotonic()))
+            except TimeoutError:
+                party.process.kill()
+                await party.process.wait()
+
+    def last_words(self, party: Party) -> str:
+        """The last lines of a party's log."""
+        lines = party.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        return " / ".join(lines) or "it said nothing"
+
+    def _write(self) -> None:
+        """The settings of the run and of each party."""
+        for party in self.parties:
+            party.folder.mkdir(parents=True, exist_ok=True)
+        values = _absolute(self.config)
+        run = self.folder / RUN
+        if run.exists() and run.read_text(encoding="utf-8") != tomli_w.dumps(values):
+            raise ConfigError(
+                f"{self.folder}: holds a federation of other settings ({run.name} differs): name another folder (--out)"
+            )
+        replace_file(run, tomli_w.dumps(values).encode())
+        url = self._url or (self.broker.url if self.broker else "")
+        names = [party.name for party in self.parties[1:]]
+        for index, party in enumerate(self.parties):
+            connection = {"url": url, "federation": self.federation, "party": party.name, "index": index}
+            if not index:
+                connection["clients"] = names
+            replace_file(party.folder / "connection.toml", tomli_w.dumps(connection).encode())
+            settings = partyfile.PartyFile(
+                connection="connection.toml",
+                folder=".",
+                run=f"../{RUN}",
+                in_flight=self._pace.in_flight,
+                deadline=self._pace.deadline,
+                missing=tuple(str(each) for each in self._pace.missing),
+                checkpoint_every=self._pace.checkpoint_every,
+                durable=self._pace.durable,
+            )
+            replace_file(party.file, partyfile.text(settings).encode())
+
+
+def collect(run: assemble.Replay, folder: Path, seconds: float, stopped: str | None) -> Result:
+    """The result of a local federation: what its parties' last checkpoints have.
+
+    Args:
+        run: that it replays.
+        folder: of the federation.
+        seconds: that the rounds took.
+        stopped: why it ended early, or None.
+
+    Raises:
+        CheckpointError: where a party has none that can be used.
+    """
+    found = load(folder / "server" / SERVER_STATE)
+    ledger = Ledger(run.prepared.rule, run.widths, run.prepared.tally.report_every)
+    bottoms, top = list(run.model.clients), run.model.server
+    if found is not None:
+        part = _part(found.arrays, "ledger/")
+        ledger.restore(part, found.state["ledger"])
+        top = assemble.replaced(top, _part(found.arrays, "talk/server/model/"))
+    for m in range(1, run.clients + 1):
+        held = load(folder / f"client-{m}" / CLIENT_STATE)
+        if held is not None:
+            bottoms[m - 1] = assemble.replaced(bottoms[m - 1], _part(held.arrays, "model/"))
+    settings = {**run.prepared.settings, "federation": {"missing": ledger.missing}}
+    return Result(
+        model=SplitModel(bottoms, top),
+        rounds=ledger.rounds,
+        stopped=stopped,
+        error_rate=ledger.error_rate,
+        curve=ledger.curve(),
+        activation_rate=ledger.activations / max(ledger.rounds, 1),
+        traffic=ledger.traffic,
+        seconds=seconds,
+        compile_seconds=0.0,
+        settings=settings,
+    )
+
+
+def _part(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _absolute(config: Config) -> dict[str, Any]:
+    """The settings of a run, its paths absolute, so that any folder will do."""
+    values = config.to_dict()
+    for section, key in PATHS:
+        if isinstance(values.get(section), dict) and values[section].get(key):
+            values[section][key] = str(Path(values[section][key]).absolute())
+    return values
+
+
+def _code(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"
