@@ -262,9 +262,19 @@ def _check_sizes(*, widths: Sequence[int], **others: Sequence[int]) -> None:
 
 def _perceptrons(clients: Sequence[Sequence[int]], server: Sequence[int], *, relu_last: bool, seed: int) -> SplitModel:
     seed = whole("seed", seed, 0, SEEDS - 1)
-    bottoms = [_draw(tuple(sizes), relu_last, initial_key(seed, m + 1)) for m, sizes in enumerate(clients)]
-    top = _draw((sum(sizes[-1] for sizes in clients), *server), False, initial_key(seed, 0))
+    bottoms = [perceptron(sizes, relu_last=relu_last, seed=seed, index=m) for m, sizes in enumerate(clients, 1)]
+    top = perceptron([sum(sizes[-1] for sizes in clients), *server], relu_last=False, seed=seed, index=0)
     return SplitModel(bottoms, top)
+
+
+def perceptron(sizes: Sequence[int], *, relu_last: bool, seed: int, index: int) -> MLP:
+    """One party's perceptron, with the initial parameters that it draws by itself: index 0 is the server.
+
+    >>> bottom, model = perceptron((3, 32, 16), relu_last=False, seed=0, index=1), mlp((3, 2), 2)
+    >>> bool((bottom.layers[0].weight == model.clients[0].layers[0].weight).all())
+    True
+    """
+    return _draw(tuple(sizes), relu_last, initial_key(seed, index))
 
 
 @compiled

@@ -33,8 +33,9 @@ LAST_ANSWERS = 30.0
 class Samples(Protocol):
     """Where the server's events and labels come from."""
 
-    over: bool
-    """Whether none will come any more."""
+    @property
+    def over(self) -> bool:
+        """Whether none will come any more."""
 
     def take(self, n: int) -> list[tuple[bytes, int]]:
         """Up to ``n`` events with their labels that are there now, in order."""

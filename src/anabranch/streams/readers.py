@@ -57,8 +57,8 @@ class Reader(ABC):
         """How many rows, once that is known."""
 
     @abstractmethod
-    def _pieces(self, columns: Sequence[int]) -> Iterator[list[Any]]:
-        """The chosen columns as Arrow arrays, a piece of the file at a time."""
+    def _pieces(self, columns: Sequence[int], *, numbers: bool = True) -> Iterator[list[Any]]:
+        """The chosen columns as Arrow arrays, a piece of the file at a time; refused where ``numbers`` cannot be."""
 
     def where(self, row: int, column: int) -> str:
         """How messages name a cell."""
@@ -88,6 +88,22 @@ class Reader(ABC):
         self.rows = done
 
 
+    def texts(self, column: int) -> list[str]:
+        """A column as texts without the space around them, whole.
+
+        Raises :class:`~anabranch.errors.DataError` at the first cell that is empty.
+        """
+        found: list[str] = []
+        with _naming(self.path):
+            for (piece,) in self._pieces([column], numbers=False):
+                for cell in pa.compute.cast(piece, pa.string()).to_pylist():
+                    if cell is None or not cell.strip():
+                        raise DataError(f"{self.where(len(found) + 1, column)}: the cell is empty")
+                    found.append(cell.strip())
+        self.rows = len(found)
+        return found
+
+
 class CsvReader(Reader):
     """Comma-separated values, plain or gzipped."""
 
@@ -105,7 +121,7 @@ class CsvReader(Reader):
         self.names = [cell.strip() for cell in first] if named else [str(i + 1) for i in range(len(first))]
         self._skip = blank + 1 if named else 0  # lines before the first row
 
-    def _pieces(self, columns: Sequence[int]) -> Iterator[list[Any]]:
+    def _pieces(self, columns: Sequence[int], *, numbers: bool = True) -> Iterator[list[Any]]:
         # Columns go by their position here: names may occur twice. They are read as text, and turned into numbers by
         # us, because Arrow's own conversion does not say which row it failed at.
         names = [str(i) for i in range(len(self.names))]
@@ -165,10 +181,10 @@ class ParquetReader(Reader):
                 file.seek(0)
             yield pa.parquet.ParquetFile(_plain(file))
 
-    def _pieces(self, columns: Sequence[int]) -> Iterator[list[Any]]:
+    def _pieces(self, columns: Sequence[int], *, numbers: bool = True) -> Iterator[list[Any]]:
         for i in columns:
             kind = self._types[i]
-            if not any(is_a(kind) for is_a in _NUMERIC):
+            if numbers and not any(is_a(kind) for is_a in _NUMERIC):
                 raise DataError(f"{self.path}: column '{self.names[i]}' is of type {kind}, not numbers")
         wanted = [self.names[i] for i in columns]
         with self._open() as file:

@@ -140,22 +140,23 @@ class Table(Stream):
         """Rows of the label and the features."""
         done = 0
         for rows in self._reader.read([self._target, *(i for columns in self._parts for i in columns)]):
-            good = _check_labels(rows[:, 0], self.classes)
+            good = good_labels(rows[:, 0], self.classes)
             if good:
                 yield rows[:good]
             if good < len(rows):
                 where = self._reader.where(done + good + 1, self._target)
-                raise DataError(f"{where}: {_label_complaint(rows[good, 0], self.classes)}")
+                raise DataError(f"{where}: {label_complaint(rows[good, 0], self.classes)}")
             done += len(rows)
 
 
-def _check_labels(y: NDArray[np.float64], classes: int) -> int:
+def good_labels(y: NDArray[np.float64], classes: int) -> int:
     """How many labels there are before the first bad one."""
     bad = (y < 0) | (y >= classes) | (y != np.floor(y))
     return int(np.argmax(bad)) if bad.any() else len(y)
 
 
-def _label_complaint(label: float, classes: int | None) -> str:
+def label_complaint(label: float, classes: int | None) -> str:
+    """What is wrong with a bad label."""
     if label != np.floor(label):
         return f"the label {label:g} is not a whole number"
     return f"the label {label:g} is " + ("negative" if classes is None else f"not in 0..{classes - 1}")
@@ -169,9 +170,9 @@ def _count_classes(reader: Reader, target: int) -> int:
     done, largest = 0, 1
     for rows in reader.read([target]):
         y = rows[:, 0]
-        good = _check_labels(y, _MOST_CLASSES)
+        good = good_labels(y, _MOST_CLASSES)
         if good < len(y):
-            raise DataError(f"{reader.where(done + good + 1, target)}: {_label_complaint(y[good], None)}")
+            raise DataError(f"{reader.where(done + good + 1, target)}: {label_complaint(y[good], None)}")
         largest = max(largest, int(y.max()))
         done += len(y)
     if not done:
@@ -191,10 +192,15 @@ def _label_column(reader: Reader, label: str) -> int:
         return len(reader.names) - 1
     if not isinstance(label, str):
         raise ConfigError(f"label is {label!r}: must be 'first', 'last' or the name of a column")
-    return _column(reader, label)
+    return find_column(reader, label)
 
 
-def _column(reader: Reader, name: str) -> int:
+def find_column(reader: Reader, name: str) -> int:
+    """Where the column of this name is.
+
+    Raises:
+        ConfigError: where there is none, or more than one.
+    """
     found = [i for i, known in enumerate(reader.names) if known == name]
     if not found:
         raise ConfigError(
@@ -231,7 +237,7 @@ def _columns(reader: Reader, target: int, split: Split) -> list[list[int]]:
             raise ConfigError(f"split: {who} has {names!r}, expected a list of columns' names")
         if not names:
             raise ConfigError(f"split: {who} has no columns")
-        own = [_column(reader, name) for name in names]
+        own = [find_column(reader, name) for name in names]
         for i in own:
             if i == target:
                 raise ConfigError(f"split: {who} has column '{reader.names[i]}', which is the label")
