@@ -94,12 +94,12 @@ class ServerCompute:
         """
         n = len(labels)
         size = _size(self._sizes, n)
-        rates = self._rate.of(np.arange(self.rounds, self.rounds + size), self._dtype)
-        numbers = (_padded(embeddings, size), _padded(labels, size), rates, np.int32(n), np.int32(self.rounds))
-        predictions, derivatives, done, trouble = self._state.move(_server_rounds, numbers)
-        done, trouble = int(done), int(trouble)
+        rates = self._rate.of(np.arange(self.rounds, self.rounds + size, dtype=np.int32), self._dtype)
+        whole = np.array([n, self.rounds, *_padded(labels, size)], np.int32)
+        derivatives, worked_out = self._state.move(_server_rounds, (_padded(embeddings, size), rates, whole))
+        done, trouble, *predictions = np.asarray(worked_out).tolist()
         self.rounds += done - (trouble != 0)
-        return Stepped(np.asarray(predictions)[:done], np.asarray(derivatives)[:done], trouble)
+        return Stepped(np.array(predictions[:done], np.int32), np.asarray(derivatives)[:done], trouble)
 
     def skip(self, label: int) -> None:
         """Plays the next round as one that nobody learns from: 0 is pushed, nothing steps."""
@@ -110,8 +110,8 @@ class ServerCompute:
         """Compiles what `step` needs, for the longest block too; the state stays."""
         for size in self._sizes:
             rates = self._rate.of(np.arange(size, dtype=np.int32), self._dtype)
-            numbers = (np.zeros((size, *self._shape), self.rule.wire), np.zeros(size, np.int32), rates)
-            self._state.move(_server_rounds, (*numbers, np.int32(0), np.int32(self.rounds)))
+            embeddings, whole = np.zeros((size, *self._shape), self.rule.wire), np.zeros(size + 2, np.int32)
+            self._state.move(_server_rounds, (embeddings, rates, whole))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The state as flat arrays, for a checkpoint."""
@@ -143,7 +143,7 @@ class ClientCompute:
         party = init_client(rule, model, jnp.zeros(features, dtype), jnp.asarray(rate.first, dtype))
         self._state = _State(rule, party)
         self.rule, self.block = rule, block
-        self._rate, self._sizes, self._dtype, self._like = rate, _sizes(block), dtype, np.zeros(features, dtype)
+        self._rate, self._sizes, self._dtype, self._like = rate, _sizes(block), dtype, jnp.zeros(features, dtype)
         self.width: int = eqx.filter_eval_shape(_apply, party.model, self._like).shape[-1]
         """``e_m``, the elements of an embedding."""
         self.rounds = 0
@@ -166,7 +166,8 @@ class ClientCompute:
         """
         n = len(rounds)
         size = _size(self._sizes, n)
-        numbers = (_padded(x.astype(self._dtype, copy=False), size), _padded(rounds, size), np.int32(n))
+        whole = np.array([n, *_padded(rounds, size)], np.int32)
+        numbers = (_padded(x.astype(self._dtype, copy=False), size), whole)
         embeddings, leaves = self._state.move(_encode_rounds, numbers)
         held = [np.asarray(leaf) for leaf in leaves]
         return np.asarray(embeddings)[:n], [tuple(leaf[i] for leaf in held) for i in range(n)]
@@ -184,7 +185,8 @@ class ClientCompute:
         padded = _padded(rounds, size)
         leaves = tuple(_padded(np.stack(leaf), size) for leaf in zip(*pending, strict=True))
         rates = self._rate.of(padded, self._dtype)
-        numbers = (self._like, leaves, _padded(derivatives, size), padded, rates, np.int32(n), np.int32(self.rounds))
+        whole = np.array([n, self.rounds, *padded], np.int32)
+        numbers = (self._like, leaves, _padded(derivatives, size), rates, whole)
         self._state.move(_client_rounds, numbers)
         self.rounds = int(rounds[-1]) + 1
 
@@ -193,10 +195,10 @@ class ClientCompute:
         for size in self._sizes:
             rounds = np.zeros(size, np.int32)
             samples = np.zeros((size, *self._like.shape), self._dtype)
-            embeddings, leaves = self._state.move(_encode_rounds, (samples, rounds, np.int32(0)))
+            embeddings, leaves = self._state.move(_encode_rounds, (samples, np.zeros(size + 1, np.int32)))
             leaves = tuple(np.asarray(leaf) for leaf in leaves)
             sent, rates = np.asarray(embeddings), self._rate.of(rounds, self._dtype)
-            numbers = (self._like, leaves, sent, rounds, rates, np.int32(0), np.int32(self.rounds))
+            numbers = (self._like, leaves, sent, rates, np.zeros(size + 2, np.int32))
             self._state.move(_client_rounds, numbers)
 
     def arrays(self, pending: dict[int, Pending] | None = None) -> dict[str, NDArray[Any]]:
@@ -249,7 +251,7 @@ class _State:
     """
 
     def __init__(self, rule: Rule, party: Party) -> None:
-        self._rule, self._rule_rest = eqx.partition(rule, eqx.is_array)
+        self._rule, self._rule_rest = eqx.partition(jax.tree.map(_as_array, rule), eqx.is_array)
         self.party = party
 
     @property
@@ -328,9 +330,14 @@ def _dtype(model: eqx.Module) -> np.dtype[Any]:
 
 @_program
 def _server_rounds(
-    rule: Rule, server: Party, embeddings: Array, labels: Array, rates: Array, rows: Array, first: Array
-) -> tuple[Party, tuple[Array, ...]]:
-    """The server's part of some consecutive rounds, until something is not finite."""
+    rule: Rule, server: Party, embeddings: Array, rates: Array, whole: Array
+) -> tuple[Party, tuple[Array, Array]]:
+    """The server's part of some consecutive rounds, until something is not finite.
+
+    Whole numbers go in and come out in one array each, since every array takes a few microseconds: how many rounds,
+    the first one's number, and the labels; how many were done, the trouble, and the predictions.
+    """
+    rows, first, labels = whole[0], whole[1], whole[2:]
     arrays, rest = eqx.partition(server, eqx.is_array)
 
     def play(carry: tuple) -> tuple:
@@ -345,7 +352,8 @@ def _server_rounds(
     done, arrays, predictions, derivatives, trouble = jax.lax.while_loop(
         lambda c: (c[0] < rows) & (c[4] == 0), play, start
     )
-    return eqx.combine(arrays, rest), (predictions, derivatives, done, trouble)
+    worked_out = jnp.concatenate([jnp.stack([done, trouble]), predictions])
+    return eqx.combine(arrays, rest), (derivatives, worked_out)
 
 
 @_program
@@ -359,10 +367,12 @@ def _server_skips(rule: Rule, server: Party, label: Array, t: Array) -> tuple[Pa
 
 
 @_program
-def _encode_rounds(
-    rule: Rule, client: Party, x: Array, rounds: Array, rows: Array
-) -> tuple[Party, tuple[Array, list[Array]]]:
-    """The embeddings of some rounds, and the arrays of their pullbacks, each with an axis of rounds."""
+def _encode_rounds(rule: Rule, client: Party, x: Array, whole: Array) -> tuple[Party, tuple[Array, list[Array]]]:
+    """The embeddings of some rounds, and the arrays of their pullbacks, each with an axis of rounds.
+
+    The whole numbers are how many rounds there are, and which.
+    """
+    rows, rounds = whole[0], whole[1:]
 
     def one(memory: Array | None, x: Array, t: Array) -> tuple[Array | None, tuple[Array, list[Array]]]:
         moved, embedding, pullback = encode(rule, client._replace(memory=memory), x, t)
@@ -390,12 +400,14 @@ def _client_rounds(
     like: Array,
     leaves: tuple[Array, ...],
     derivatives: Array,
-    rounds: Array,
     rates: Array,
-    rows: Array,
-    begun: Array,
+    whole: Array,
 ) -> tuple[Party, tuple]:
-    """Round after round from the first that is not in the window: a step where it was activated, else a push of 0."""
+    """Round after round from the first that is not in the window: a step where it was activated, else a push of 0.
+
+    The whole numbers are how many steps there are, the first round, and the rounds of the steps.
+    """
+    rows, begun, rounds = whole[0], whole[1], whole[2:]
     arrays, rest = eqx.partition(client, eqx.is_array)
     structure = jax.tree.structure(eqx.filter_eval_shape(lambda: encode(rule, client, like, begun)[2]))
 

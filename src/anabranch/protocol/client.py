@@ -23,12 +23,29 @@ Decide = Callable[[int, NDArray[Any]], bool]
 """Whether an event activates the client, given the number of the round and its features."""
 
 
+REMEMBERED = 10_000
+"""So many of the last events that were answered, or told of, are remembered."""
+LAST = 2**31 - 2
+"""No round has a greater number."""
+
+
 class _Kept(NamedTuple):
     """What is kept of a round in which the client was activated."""
 
-    applied: int
-    """The last round whose derivative was in the parameters of the embedding."""
-    pending: Pending
+    event: bytes
+    pending: dict[int, Pending]
+    """By the last round whose derivative was in the parameters of the embedding: a client that is asked again may
+    have moved on, and the server uses the answer that comes first."""
+
+
+class _Asked(NamedTuple):
+    """A round that the server asks for."""
+
+    t: int
+    event: bytes
+    x: NDArray[Any]
+    activated: bool | None
+    """Where the server decides."""
 
 
 class ClientConversation:
@@ -70,23 +87,37 @@ class ClientConversation:
         """Of the rounds that SLR's window of samples may still lack."""
         self._remembered = m.NONE
         """The last round whose features are in SLR's window of samples."""
-        self._happened: dict[bytes, _Kept | None] = {}
-        """Events of its own that no round has come for: what is kept of those that it has told the server of."""
+        self._happened: dict[bytes, dict[int, Pending]] = {}
+        """Events of its own that no round has come for, and what is kept of those that it has told the server of."""
+        self._told: set[bytes] = set()
+        """Those of them that it has told of in this session."""
+        self._answered: dict[bytes, None] = {}
+        """The last events that it was asked for."""
 
     def hello(self) -> list[Action]:
         """Begins a session: at the start, and whenever the connection may have lost something."""
         self._session, self.joined = self._draw(), False
+        self._told.clear()
         width = self.compute.width
         return [Send(m.Hello(self._session, self.terms, self.client, width, self.schema, self.applied))]
 
     def happened(self, event: bytes) -> list[Action]:
         """An event has activated the client: it sends its embedding, and is not asked."""
+        if event in self._answered:
+            return [Note("late", f"event {event.hex()} has happened here after the server had asked for it")]
+        self._happened.setdefault(event, {})
+        if len(self._happened) > REMEMBERED:
+            self._told.discard(oldest := next(iter(self._happened)))
+            del self._happened[oldest]
+        return self._tell(event)
+
+    def _tell(self, event: bytes) -> list[Action]:
         x = self._look(event)
-        if not self.joined or x is None or self.compute.rule.update.rows is not None:
-            self._happened[event] = None
+        if not self.joined or event in self._told or x is None or self.compute.rule.update.rows is not None:
             return []
         embedding, pending = self.compute.encode(np.zeros(1, np.int32), x[None])
-        self._happened[event] = _Kept(self.applied, pending[0])
+        self._happened[event][self.applied] = pending[0]
+        self._told.add(event)
         return [Send(m.Happened(self._session, self.applied, event, embedding[0]))]
 
     def bye(self, reason: str) -> list[Action]:
@@ -112,8 +143,8 @@ class ClientConversation:
 
     def _receive(self, message: m.Message) -> list[Action]:
         if isinstance(message, m.Call):
-            known = self.joined and message.epoch == self._epoch and message.session in (0, self._session)
-            return [] if known else self.hello()
+            known = self.joined and message.epoch == self._epoch and message.session == 0
+            return [] if known or message.session == self._session else self.hello()
         handler = _HANDLERS.get(type(message))
         if handler is None:
             return [Note("unexpected", f"the server sent a {type(message).__name__}, which no server does")]
@@ -132,15 +163,19 @@ class ClientConversation:
         if wrong:
             return [Stop("the server takes part in something else: " + "; ".join(wrong), failed=True)]
         self.joined, self._epoch = True, message.epoch
-        return [Note("joined", f"the server is here; {message.rounds:,} rounds are played")]
+        # A server that has begun again knows of no event that waits for its round.
+        told = [action for event in list(self._happened) for action in self._tell(event)]
+        return [Note("joined", f"the server is here; {message.rounds:,} rounds are played"), *told]
 
     def _refused(self, message: m.Refused) -> list[Action]:
+        if self.joined:  # of a hello that came twice, or late
+            return [Note("old session", "the server refused what it had welcomed before")]
         return [
             Stop(f"the server refuses client {self.client} (here is the server's side): {message.reason}", failed=True)
         ]
 
     def _recall(self, message: m.Recall) -> list[Action]:
-        self._events = {message.first + i: event for i, event in enumerate(message.events)}
+        self._events |= {message.first + i: event for i, event in enumerate(message.events)}
         return []
 
     def _answer(self, queries: Sequence[m.Query]) -> list[Action]:
@@ -149,64 +184,91 @@ class ClientConversation:
             return []
         if any(query.epoch != self._epoch for query in queries) or not self.joined:
             return [] if not self.joined else self.hello()
-        rounds = [query.first + i for query in queries for i in range(len(query.events))]
-        events = [event for query in queries for event in query.events]
-        chosen = [
-            None if q.activated is None else bool(q.activated[i, self.client - 1])
-            for q in queries
-            for i in range(len(q.events))
-        ]
-        features = [self._look(event) for event in events]
-        known = [i for i, x in enumerate(features) if x is not None]
-        for i in list(known):
-            kept = self._happened.get(events[i])
-            if kept is not None:  # the server has the embedding already, and asks once more if it cannot use it
-                self._kept[rounds[i]] = kept
-                del self._happened[events[i]]
-                known.remove(i)
-        actions: list[Action] = []
-        if len(known) < len(rounds):
-            unknown = tuple(t for t, x in zip(rounds, features, strict=True) if x is None)
-            actions.append(Send(m.Unknown(self._session, unknown)))
-        block = self.compute.block
-        for start in range(0, len(known), block):
-            part = known[start : start + block]
-            actions += self._encode(
-                [rounds[i] for i in part],
-                [events[i] for i in part],
-                [features[i] for i in part],
-                [chosen[i] for i in part],
-            )
+        problem = next((problem for query in queries if (problem := self._check_query(query))), "")
+        if problem:
+            return [Note("unusable", f"the server sent a query that cannot be used: {problem}")]
+        asked: list[_Asked] = []
+        unknown: list[int] = []
+        for query in queries:
+            for i, event in enumerate(query.events):
+                t, x = query.first + i, self._look(event)
+                if t <= self.applied:  # it is over: the query was late
+                    continue
+                self._answered[event] = None
+                if x is None:
+                    unknown.append(t)
+                elif event in self._told:  # the server has the embedding, and asks once more if it cannot use it
+                    self._hold(t, event, self._happened.pop(event))
+                    self._told.discard(event)
+                else:
+                    chosen = None if query.activated is None else bool(query.activated[i, self.client - 1])
+                    asked.append(_Asked(t, event, x, chosen))
+        while len(self._answered) > REMEMBERED:
+            del self._answered[next(iter(self._answered))]
+        actions: list[Action] = [Send(m.Unknown(self._session, tuple(unknown)))] if unknown else []
+        block = self.compute.block if self.compute.rule.update.rows is None else 1
+        for start in range(0, len(asked), block):
+            actions += self._encode(asked[start : start + block])
         return actions
 
-    def _encode(
-        self, rounds: list[int], events: list[bytes], features: list[Any], chosen: list[bool | None]
-    ) -> list[Action]:
-        self._catch_up(rounds[0])
-        values, pending = self.compute.encode(np.array(rounds, np.int32), np.stack(features))
-        self._remembered = max(self._remembered, rounds[-1])
-        activated = np.zeros(len(rounds), bool)
-        for i, (t, event, x) in enumerate(zip(rounds, events, features, strict=True)):
-            told = t in self._kept or event in self._happened
-            self._happened.pop(event, None)
-            activated[i] = chosen[i] if chosen[i] is not None else told or self._decide(t, x)
+    def _encode(self, asked: Sequence[_Asked]) -> list[Action]:
+        if not self._catch_up(asked[0].t):
+            return self._gap(f"the samples before round {asked[0].t:,} are not known")
+        rounds = tuple(each.t for each in asked)
+        values, pending = self.compute.encode(np.array(rounds, np.int32), np.stack([each.x for each in asked]))
+        activated = np.zeros(len(asked), bool)
+        for i, (t, event, x, chosen) in enumerate(asked):
+            self._remember(t, event)
+            kept = self._kept.get(t)
+            told = event in self._happened or (kept is not None and kept.event == event)
+            activated[i] = (told or self._decide(t, x)) if chosen is None else chosen
             if activated[i]:
-                self._kept[t] = _Kept(self.applied, pending[i])
-            if self.compute.rule.update.rows is not None:
-                self._events[t] = event
+                self._hold(t, event, self._happened.get(event, {}) | {self.applied: pending[i]})
+            self._happened.pop(event, None)
         self.answers += len(rounds)
-        return [Send(m.Embeddings(self._session, self.applied, self.safe, tuple(rounds), activated, values))]
+        return [Send(m.Embeddings(self._session, self.applied, self.safe, rounds, activated, values))]
 
-    def _catch_up(self, t: int) -> None:
-        """Under SLR, makes the window of samples what it was before round ``t``."""
+    def _hold(self, t: int, event: bytes, pending: dict[int, Pending]) -> None:
+        """Keeps what a step in a round may need."""
+        kept = self._kept.get(t)
+        if kept is None or kept.event != event:  # before it began again, the server had another event for this round
+            self._kept[t] = kept = _Kept(event, {})
+        kept.pending.update(pending)
+
+    def _catch_up(self, t: int) -> bool:
+        """Under SLR, makes the window of samples what it was before round ``t``; false where one is not known."""
         rows = self.compute.rule.update.rows
         if rows is None:
-            return
-        for lacking in range(max(self._remembered + 1, t - rows + 1), t):
-            x = self._look(self._events[lacking])
-            assert x is not None
+            return True
+        first = max(0, t - rows + 1)
+        if self._remembered <= t:  # else newer samples have taken the places of older ones
+            first = max(first, self._remembered + 1)
+        for lacking in range(first, t):
+            event = self._events.get(lacking)
+            x = None if event is None else self._look(event)
+            if x is None:
+                return False
             self.compute.encode(np.array([lacking], np.int32), x[None])
-        self._events = {each: event for each, event in self._events.items() if each > t - rows}
+            self._remembered = lacking
+        return True
+
+    def _remember(self, t: int, event: bytes) -> None:
+        """Under SLR, the sample of round ``t`` is the newest in the window."""
+        rows = self.compute.rule.update.rows
+        if rows is not None:
+            self._remembered, self._events[t] = t, event
+            self._events = {each: event for each, event in self._events.items() if each > t - rows}
+
+    def _check_query(self, query: m.Query) -> str:
+        n = len(query.events)
+        if not 0 <= query.first <= LAST - n:
+            return f"its first round is {query.first}"
+        if query.activated is not None and query.activated.shape != (n, self.terms.clients):
+            return f"it says for {list(query.activated.shape)} who is activated, not for {[n, self.terms.clients]}"
+        return ""
+
+    def _gap(self, text: str) -> list[Action]:
+        return [Note("gap", text), *self.hello()]
 
     def _derivatives(self, message: m.Derivatives) -> list[Action]:
         problem = self._check(message)
@@ -215,17 +277,21 @@ class ClientConversation:
         new = [i for i, t in enumerate(message.rounds) if t > self.applied]
         before = message.before if new and new[0] == 0 else (message.rounds[new[0] - 1] if new else self.applied)
         if before != self.applied:
-            return [Note("gap", f"a derivative after round {self.applied:,} was lost"), *self.hello()]
+            return self._gap(f"a derivative after round {self.applied:,} was lost")
+        # What is not kept is made again at the parameters that it belongs to: no step may pass them by.
+        stops = {message.applied[i] for i in new if self._pending(message, i) is None}
         while new:
-            # Those that belong to one and the same parameters, or are kept, go together.
-            ready = []
+            self._make(message, new)
+            ready: list[tuple[int, Pending, Any]] = []
             for i in new[: self.compute.block]:
-                kept = self._keep(message, i)
+                kept = self._pending(message, i)
                 if kept is None:
                     break
                 ready.append((message.rounds[i], kept, message.values[i]))
+                if message.rounds[i] in stops:
+                    break
             if not ready:
-                return [Note("gap", f"what round {message.rounds[new[0]]:,} needs is lost"), *self.hello()]
+                return self._gap(f"what round {message.rounds[new[0]]:,} needs is lost")
             rounds, pending, values = zip(*ready, strict=True)
             self.compute.step(np.array(rounds, np.int32), pending, np.stack(values))
             self.applied = rounds[-1]
@@ -234,35 +300,31 @@ class ClientConversation:
         self._kept = {t: each for t, each in self._kept.items() if t > self.applied}
         return []
 
-    def _keep(self, message: m.Derivatives, i: int) -> Pending | None:
-        """What a step in a round needs: what is kept of it, or the same made again; None where that cannot be."""
-        t, applied = message.rounds[i], message.applied[i]
-        kept = self._kept.get(t)
-        if kept is not None and kept.applied == applied:
-            return kept.pending
-        if applied != self.applied or not message.events:
-            return None
-        x = self._look(message.events[i])
-        if x is None:
-            return None
-        # All that belong to these parameters, before they move on.
-        self._catch_up(t)
-        _, pending = self.compute.encode(np.array([t], np.int32), x[None])
-        self._remembered = max(self._remembered, t)
-        self._kept[t] = _Kept(applied, pending[0])
-        for other in range(i + 1, len(message.rounds)):
-            if message.applied[other] == applied and message.rounds[other] not in self._kept:
-                x = self._look(message.events[other])
-                if x is not None:
-                    _, pending_other = self.compute.encode(np.array([message.rounds[other]], np.int32), x[None])
-                    self._kept[message.rounds[other]] = _Kept(applied, pending_other[0])
-        return pending[0]
+    def _pending(self, message: m.Derivatives, i: int) -> Pending | None:
+        """What is kept for a step in a round."""
+        kept = self._kept.get(message.rounds[i])
+        event = message.events[i] if message.events else None
+        if kept is not None and event in (None, kept.event) and message.applied[i] in kept.pending:
+            return kept.pending[message.applied[i]]
+        return None if event is None else self._happened.get(event, {}).get(message.applied[i])
+
+    def _make(self, message: m.Derivatives, new: Sequence[int]) -> None:
+        """Makes again what is not kept and belongs to today's parameters."""
+        for i in new if message.events else []:
+            if message.applied[i] == self.applied and self._pending(message, i) is None:
+                t, event = message.rounds[i], message.events[i]
+                x = self._look(event)
+                if x is not None and self._catch_up(t):
+                    _, pending = self.compute.encode(np.array([t], np.int32), x[None])
+                    self._remember(t, event)
+                    self._hold(t, event, {self.applied: pending[0]})
 
     def _check(self, message: m.Derivatives) -> str:
         rounds, values = message.rounds, message.values
         rows = self.compute.rule.update.rows
         shape = (len(rounds), self.compute.width) if rows is None else (len(rounds), rows, self.compute.width)
-        if not rounds or list(rounds) != sorted({*rounds}) or rounds[0] < 0 or len(message.applied) != len(rounds):
+        in_order = bool(rounds) and list(rounds) == sorted({*rounds}) and rounds[0] >= 0 and rounds[-1] <= LAST
+        if not in_order or len(message.applied) != len(rounds):
             return f"its rounds are {rounds[:5]}"
         if message.events and len(message.events) != len(rounds):
             return f"{len(rounds)} rounds have {len(message.events)} events"
@@ -284,14 +346,22 @@ class ClientConversation:
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and JSON values for a checkpoint."""
-        pending = {t: kept.pending for t, kept in self._kept.items() if kept.applied < self.applied}
+        # What belongs to today's parameters can be made again, from the event that comes with the derivative.
+        kept = [(t, each.event, each.pending) for t, each in self._kept.items()]
+        older = [(t, event, applied) for t, event, pending in kept for applied in pending if applied < self.applied]
+        told = [(event, applied) for event, pending in self._happened.items() for applied in pending]
+        told = [(event, applied) for event, applied in told if applied < self.applied]
+        pending = [self._kept[t].pending[applied] for t, _, applied in older]
+        pending += [self._happened[event][applied] for event, applied in told]
         values = {
             "applied": self.applied,
             "rounds": self.compute.rounds,
             "remembered": self._remembered,
-            "kept": {str(t): self._kept[t].applied for t in pending},
+            "kept": [[t, event.hex(), applied] for t, event, applied in older],
+            "told": [[event.hex(), applied] for event, applied in told],
+            "happened": [event.hex() for event in self._happened],
         }
-        return self.compute.arrays(pending), values
+        return self.compute.arrays(dict(enumerate(pending))), values
 
     def restore(self, arrays: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         """The inverse of `state`, before the first hello.
@@ -302,7 +372,11 @@ class ClientConversation:
         pending = self.compute.restore(arrays, values["rounds"])
         self.applied = self.safe = values["applied"]
         self._remembered = values["remembered"]
-        self._kept = {t: _Kept(values["kept"][str(t)], each) for t, each in pending.items()}
+        self._happened = {bytes.fromhex(event): {} for event in values["happened"]}
+        for i, (t, event, applied) in enumerate(values["kept"]):
+            self._hold(t, bytes.fromhex(event), {applied: pending[i]})
+        for i, (event, applied) in enumerate(values["told"], len(values["kept"])):
+            self._happened[bytes.fromhex(event)][applied] = pending[i]
 
 
 _HANDLERS: dict[type[m.Message], Callable[[ClientConversation, Any], list[Action]]] = {

@@ -90,10 +90,11 @@ class InMemory:
             else:
                 self.do(target, self.clients[target - 1].receive([message]))
             return
-        self.now = self.server.due() if self.server.due() < float("inf") else self.now + 1.0
+        before, due = self.now, self.server.due()
+        self.now = max(self.now, due) if due < float("inf") else self.now + 1.0
         self.do(0, self.server.tick(self.now))
         for client, conversation in enumerate(self.clients, 1):
-            if not conversation.joined and client not in self.stopped:
+            if not conversation.joined and client not in self.stopped and self.now > before:
                 self.do(client, conversation.hello())
 
     def do(self, party: int, actions: Sequence[Action]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from anabranch.protocol.missing import History, Policy, Wait
 class Sent(NamedTuple):
     """A derivative that the client may not have in a checkpoint yet."""
 
+    before: int
+    """The round of the derivative before it."""
     applied: int
     """The parameters that it belongs to."""
     event: bytes
@@ -62,38 +65,35 @@ class Seat:
         self.max_delay = 0
         """The most steps between an embedding's parameters and those that its derivative was applied to."""
 
-    def push(self, t: int, sent: Sent) -> None:
-        """The client was activated in round ``t``."""
-        self.max_delay = max(self.max_delay, sum(sent.applied < each for each in self.outbox))
-        self.outbox[t] = sent
+    def push(self, t: int, applied: int, event: bytes, value: NDArray[Any]) -> None:
+        """The client was activated in round ``t``, with the parameters that have the derivatives up to ``applied``."""
+        self.max_delay = max(self.max_delay, len(self.after(applied)))
+        self.outbox[t] = Sent(self.before, applied, event, value)
         self.before = t
 
     def forget(self, safe: int) -> None:
         """The client's checkpoint has the derivatives up to this round."""
-        self.safe = max(self.safe, safe)
-        for t in [t for t in self.outbox if t <= safe]:
+        if safe <= self.safe:
+            return
+        self.safe = safe
+        for t in list(takewhile(lambda t: t <= safe, self.outbox)):
             del self.outbox[t]
 
     def after(self, applied: int) -> list[int]:
         """The rounds whose derivatives it lacks, where it has those up to ``applied``."""
-        return [t for t in self.outbox if t > applied]
+        return [*takewhile(lambda t: t > applied, reversed(self.outbox))][::-1]
 
     def chain(self, applied: int) -> int:
         """The round whose derivative it must have before the first that it lacks."""
         lacking = self.after(applied)
-        kept = [t for t in self.outbox if t <= applied]
-        if not lacking:
-            return self.before
-        return kept[-1] if kept else self.safe
+        return self.outbox[lacking[0]].before if lacking else self.before
 
     def derivatives(self, rounds: list[int], *, again: bool = False) -> Derivatives:
         """The message that sends the derivatives of these rounds, which follow one another in the outbox."""
-        kept = list(self.outbox)
-        place = kept.index(rounds[0])
         sent = [self.outbox[t] for t in rounds]
         return Derivatives(
             session=self.session or 0,
-            before=kept[place - 1] if place else self.safe,
+            before=sent[0].before,
             rounds=tuple(rounds),
             applied=tuple(each.applied for each in sent),
             events=tuple(each.event for each in sent) if again else (),
@@ -102,11 +102,12 @@ class Seat:
 
     def stale(self, applied: int, t: int, in_flight: int) -> bool:
         """Whether parameters with the derivatives up to ``applied`` are too old for an embedding of round ``t``."""
-        return any(applied < each <= t - in_flight for each in reversed(self.outbox))
+        newest = next((each for each in reversed(self.outbox) if each <= t - in_flight), NONE)
+        return applied < newest
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and JSON values for a checkpoint."""
-        arrays = {"last": self.history.last, "total": self.history.total}
+        arrays = {"last": self.history.last, "total": self.history.total.copy()}
         if self.outbox:
             arrays["outbox"] = np.stack([each.value for each in self.outbox.values()])
         values = {
@@ -115,7 +116,7 @@ class Seat:
             "before": self.before,
             "safe": self.safe,
             "max_delay": self.max_delay,
-            "outbox": [[t, each.applied, each.event.hex()] for t, each in self.outbox.items()],
+            "outbox": [[t, each.before, each.applied, each.event.hex()] for t, each in self.outbox.items()],
         }
         return arrays, values
 
@@ -125,6 +126,6 @@ class Seat:
         self.history.round, self.history.count = values["round"], values["count"]
         self.before, self.safe, self.max_delay = values["before"], values["safe"], values["max_delay"]
         self.outbox = {
-            t: Sent(applied, bytes.fromhex(event), arrays["outbox"][i])
-            for i, (t, applied, event) in enumerate(values["outbox"])
+            t: Sent(before, applied, bytes.fromhex(event), arrays["outbox"][i])
+            for i, (t, before, applied, event) in enumerate(values["outbox"])
         }

@@ -22,7 +22,7 @@ from anabranch.party import TROUBLES
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Send, Stop
 from anabranch.protocol.missing import HOW, Stand, Wait
-from anabranch.protocol.seat import Expected, Seat, Sent
+from anabranch.protocol.seat import Expected, Seat
 from anabranch.protocol.terms import Terms, difference
 
 REMEMBERED = 10_000
@@ -106,6 +106,8 @@ class ServerConversation:
         self._ended: str | None = None
         self._end_again = math.inf
         """When clients that have not left are told again that no round follows."""
+        self._call_again = -math.inf
+        """When clients that have not said hello are called again; -inf before the first look at the clock."""
 
     # -- what the carrier asks and tells ------------------------------------------------------------------------
 
@@ -178,13 +180,14 @@ class ServerConversation:
     def due(self) -> float:
         """When `tick` or `arrived` has something to say next."""
         deadlines = [each.deadline for each in self._open] if self._ended is None else []
-        return min([*deadlines, *(each.due for each in self._arrivals.values()), self._end_again])
+        calls = [self._call_again] if any(seat.session is None for seat in self.seats) else []
+        return min([*deadlines, *calls, *(each.due for each in self._arrivals.values()), self._end_again])
 
     def tick(self, now: float) -> list[Action]:
         """Deals with what is missing after its deadline."""
+        actions = self._call(now)
         if self._ended is not None:
-            return self.end(self._ended, now) if self._end_again <= now else []
-        actions: list[Action] = []
+            return [*actions, *(self.end(self._ended, now) if self._end_again <= now else [])]
         late: dict[int, list[_Open]] = {}
         for each in self._open:
             if each.deadline <= now:
@@ -221,7 +224,8 @@ class ServerConversation:
         """What to do about a message of client ``client`` (from 1)."""
         seat = self.seats[client - 1]
         if isinstance(message, m.Hello):
-            return self._hello(client, seat, message, now)
+            # One that comes twice says nothing new, and may say it too late.
+            return [] if message.session == seat.session else self._hello(client, seat, message, now)
         handler = _HANDLERS.get(type(message))
         if handler is None:
             return [
@@ -334,8 +338,11 @@ class ServerConversation:
         if t < self.rounds:
             return [Note("late", f"client {client} told of an event when its round {t:,} was over", client)]
         each = self._open[t - self.rounds]
-        if client not in each.answers and not seat.stale(answer.applied, t, self.in_flight):
-            each.answers[client] = answer
+        if client in each.answers:
+            return []
+        if seat.stale(answer.applied, t, self.in_flight):  # it thinks that it has answered
+            return self._ask(client, [each])
+        each.answers[client] = answer
         return self._play(now)
 
     def _bye(self, client: int, seat: Seat, message: m.Bye, now: float) -> list[Action]:
@@ -353,6 +360,14 @@ class ServerConversation:
         return [Note(what, f"client {client}: {problem}", client), *self._play(now)]
 
     # -- what the server does -----------------------------------------------------------------------------------
+
+    def _call(self, now: float) -> list[Action]:
+        """Calls those again that have not said hello: they may think that the server from before is still there."""
+        if self._call_again > now:
+            return []
+        first, self._call_again = self._call_again == -math.inf, now + self._deadline
+        unheard = [client for client, seat in enumerate(self.seats, 1) if seat.session is None and not first]
+        return [Send(m.Call(self._epoch, 0), client) for client in unheard]
 
     def _ask(self, client: int, rounds: Iterable[_Open]) -> list[Action]:
         """Queries one client for rounds of which it may know nothing."""
@@ -390,12 +405,15 @@ class ServerConversation:
         actions: list[Action] = []
         while self._open and self._ended is None:
             ready: list[tuple[_Open, list[Stand]]] = []
-            while len(ready) < len(self._open):
+            while len(ready) < min(len(self._open), self.compute.block):
                 each = self._open[len(ready)]
                 stands = [self._stand(each, client) for client in range(1, len(self.seats) + 1)]
                 here = [stand for stand in stands if stand is not None]
                 skipped = any(stand.values is None for stand in here)
-                if len(here) < len(stands) or (skipped and ready):
+                replaced = {client for client, stand in enumerate(here, 1) if stand.how}
+                # What stands in for an embedding may be made of those that are only now played.
+                waits = any(client in before.answers for before, _ in ready for client in replaced)
+                if len(here) < len(stands) or (ready and (skipped or waits)):
                     break
                 ready.append((each, here))
                 if skipped:
@@ -414,7 +432,7 @@ class ServerConversation:
                 self._open.popleft()
             actions.append(played)
             for client, seat in enumerate(self.seats, 1):
-                new = [t for t in seat.outbox if t >= played.first]
+                new = seat.after(played.first - 1)
                 if new and seat.session is not None:
                     actions.append(Send(seat.derivatives(new), client))
             actions += [Send(m.Void(self.seats[client - 1].session or 0, (t,)), client) for client, t in voided]
@@ -445,9 +463,17 @@ class ServerConversation:
     def replay(self, records: Sequence[m.Record]) -> Played:
         """Plays rounds of the log again, after the ones that were played; the clients were sent what came of them."""
         first = self.rounds
+        predictions: list[int | None] = []
+        block: list[m.Record] = []
         for i, record in enumerate(records):
             self._remember(record.event, first + i)
-        return self._apply(records)[0]
+            if block and not (record.embeddings.size and block[0].embeddings.size and len(block) < self.compute.block):
+                predictions += self._apply(block)[0].predictions
+                block = []
+            block.append(record)
+        if block:
+            predictions += self._apply(block)[0].predictions
+        return Played(first, tuple(records), tuple(predictions))
 
     def _apply(self, records: Sequence[m.Record]) -> tuple[Played, str]:
         """The next rounds, as their records say; also which trouble ended them, if any."""
@@ -471,7 +497,7 @@ class ServerConversation:
                     seat.history.push(first + i, newest if self._rows is None else newest[(first + i) % self._rows])
                 if record.activated[c]:
                     value = stepped.derivatives[i][..., own]
-                    seat.push(first + i, Sent(record.applied[c], record.event, value))
+                    seat.push(first + i, record.applied[c], record.event, value)
         return Played(first, tuple(done), tuple(stepped.predictions[: len(done)].tolist())), trouble
 
     def _remember(self, event: bytes, t: int) -> None:
