@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,14 +24,15 @@ from anabranch.models import SplitModel
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
 from anabranch.net.replay import Decider, ReplayFeatures, ReplaySamples
-from anabranch.net.server import ServerParty
+from anabranch.net.server import Samples, ServerParty
+from anabranch.party import Rule
 from anabranch.prepared import Prepared, prepare
-from anabranch.protocol.client import ClientConversation, Decide
+from anabranch.protocol.client import ClientConversation, Decide, Look
 from anabranch.protocol.ledger import Ledger
 from anabranch.protocol.missing import Policy, Wait
 from anabranch.protocol.seat import Expected
 from anabranch.protocol.server import ServerConversation
-from anabranch.protocol.terms import Terms, terms_of
+from anabranch.protocol.terms import terms_of
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,6 @@ class Replay(NamedTuple):
         """A party's learning rate; the server is 0."""
         return Rate(float(self.prepared.rates.first[party]), self.prepared.rates.power)
 
-    def terms(self, federation: str) -> Terms:
-        """What all parties must agree on."""
-        return terms_of(federation, self.clients, self.prepared.rule)
-
 
 def replay(config: Config) -> Replay:
     """Builds what a run needs.
@@ -113,31 +110,21 @@ def server_party(replay: Replay, credentials: Credentials, folder: Path, pace: P
         ConfigError, CheckpointError: where the folder's state, or the pace, does not fit.
     """
     prepared, widths = replay.prepared, replay.widths
-    compute = ServerCompute(prepared.rule, replay.model.server, sum(widths), replay.rate(0), pace.in_flight)
     missing = list(pace.missing) * replay.clients if len(pace.missing) == 1 else list(pace.missing)
     if len(missing) != replay.clients:
         raise ConfigError(f"missing has {len(missing)} policies, but there are {replay.clients} clients")
-    conversation = ServerConversation(
-        replay.terms(credentials.federation),
+    return make_server(
+        prepared.rule,
+        replay.model.server,
         [Expected(width, missing=policy) for width, policy in zip(widths, missing, strict=True)],
-        compute,
-        in_flight=pace.in_flight,
-        deadline=pace.deadline,
-        epoch=secrets.randbits(63) | 1,
-    )
-    samples = ReplaySamples(replay.chunks, prepared.rounds)
-    party = ServerParty(
-        conversation,
-        Ledger(prepared.rule, widths, prepared.tally.report_every),
-        samples,
+        ReplaySamples(replay.chunks, prepared.rounds),
+        replay.rate(0),
         credentials,
         folder,
-        choose=_chooser(replay),
-        checkpoint_every=pace.checkpoint_every,
-        durable=pace.durable,
+        pace,
+        choose=chooser(replay.plan.options["activation"], replay.config.seed, replay.clients),
+        report_every=prepared.tally.report_every,
     )
-    compute.warm_up()
-    return party
 
 
 def client_party(replay: Replay, client: int, credentials: Credentials, folder: Path, pace: Pace) -> ClientParty:
@@ -146,22 +133,120 @@ def client_party(replay: Replay, client: int, credentials: Credentials, folder: 
     Raises:
         ConfigError, CheckpointError: where the folder's state does not fit.
     """
-    prepared, columns = replay.prepared, replay.columns[client - 1]
-    width = columns.stop - columns.start
-    model = replay.model.clients[client - 1]
-    compute = ClientCompute(prepared.rule, model, width, replay.rate(client), pace.in_flight)
-    features = ReplayFeatures(replay.chunks, columns)
-    conversation = ClientConversation(
-        replay.terms(credentials.federation),
-        client,
-        "",
-        compute,
-        features.look,
+    columns = replay.columns[client - 1]
+    return make_client(
+        replay.prepared.rule,
+        replay.model.clients[client - 1],
+        columns.stop - columns.start,
+        replay.clients,
+        ReplayFeatures(replay.chunks, columns).look,
         decider(replay.plan.options["activation"], replay.config.seed, client),
-        _session,
+        replay.rate(client),
+        replace(credentials, index=client),
+        folder,
+        pace,
     )
-    party = ClientParty(conversation, credentials, folder, checkpoint_every=pace.checkpoint_every)
+
+
+def make_server(
+    rule: Rule,
+    model: eqx.Module,
+    expected: Sequence[Expected],
+    samples: Samples,
+    rate: Rate,
+    credentials: Credentials,
+    folder: Path,
+    pace: Pace,
+    *,
+    choose: Callable[[int, int], NDArray[np.bool_]] | None = None,
+    report_every: int = 1000,
+    kind: type[ServerParty] = ServerParty,
+) -> ServerParty:
+    """A server, its programs compiled.
+
+    Args:
+        rule: the update, and the step that follows.
+        model: the top model.
+        expected: of each client.
+        samples: the events and labels.
+        rate: the learning rate.
+        credentials: of the server.
+        folder: of its log and checkpoints.
+        pace: deadlines and so on; its ``missing`` is not looked at.
+        choose: who is activated in so many rounds from a first one on, (n, M), where the server decides that.
+        report_every: rounds between two points of its curve.
+        kind: of party.
+
+    Raises:
+        ConfigError, CheckpointError: where the folder's state, or the pace, does not fit.
+    """
+    widths = [each.width for each in expected]
+    compute = ServerCompute(rule, model, sum(widths), rate, pace.in_flight)
+    conversation = ServerConversation(
+        terms_of(credentials.federation, len(expected), rule),
+        expected,
+        compute,
+        in_flight=pace.in_flight,
+        deadline=pace.deadline,
+        epoch=secrets.randbits(63) | 1,
+    )
+    party = kind(
+        conversation,
+        Ledger(rule, widths, report_every),
+        samples,
+        credentials,
+        folder,
+        choose=choose,
+        checkpoint_every=pace.checkpoint_every,
+        durable=pace.durable,
+    )
     compute.warm_up()
+    return party
+
+
+def make_client(
+    rule: Rule,
+    model: eqx.Module,
+    features: int,
+    clients: int,
+    look: Look,
+    decide: Decide,
+    rate: Rate,
+    credentials: Credentials,
+    folder: Path,
+    pace: Pace,
+    *,
+    schema: str = "",
+    events: AsyncIterator[bytes] | None = None,
+    kind: type[ClientParty] = ClientParty,
+    compute: type[ClientCompute] = ClientCompute,
+) -> ClientParty:
+    """A client, its programs compiled.
+
+    Args:
+        rule: the update, and the step that follows.
+        model: the bottom model.
+        features: ``d_m``
+        clients: ``M``
+        look: its features for an event.
+        decide: whether an event activates it.
+        rate: the learning rate.
+        credentials: of the client.
+        folder: of its checkpoints.
+        pace: how many rounds are answered in one call, and how often it checkpoints.
+        schema: the digest of its features.
+        events: the names of the events that activate it; None where it is asked only.
+        kind: of party.
+        compute: of compute.
+
+    Raises:
+        ConfigError, CheckpointError: where the folder's state does not fit.
+    """
+    computes = compute(rule, model, features, rate, pace.in_flight)
+    terms = terms_of(credentials.federation, clients, rule)
+    conversation = ClientConversation(terms, credentials.index, schema, computes, look, decide, _session)
+    party = kind(conversation, credentials, folder, events=events, checkpoint_every=pace.checkpoint_every)
+    computes.warm_up()
     return party
 
 
@@ -177,11 +262,11 @@ def decider(activation: Activation, seed: int, client: int) -> Decide:
     return lambda t, x: activation.decide(seed, client, t, x)
 
 
-def _chooser(replay: Replay) -> Callable[[int, int], NDArray[np.bool_]] | None:
-    activation = replay.plan.options["activation"]
+def chooser(activation: Activation | None, seed: int, clients: int) -> Callable[[int, int], NDArray[np.bool_]] | None:
+    """Who is activated in so many rounds from a first one on, (n, M), where the server decides that."""
     if not isinstance(activation, Fixed):
         return None
-    widths, seed = replay.plan.stream.widths, replay.config.seed
+    activation.check(clients, None)
     drawn: dict[int, NDArray[np.bool_]] = {}
 
     def choose(first: int, n: int) -> NDArray[np.bool_]:
@@ -190,7 +275,7 @@ def _chooser(replay: Replay) -> Callable[[int, int], NDArray[np.bool_]] | None:
             block = t - t % 1024
             if block not in drawn:
                 drawn.clear()
-                drawn[block] = activation.mask(seed, block, np.zeros((1024, sum(widths))), widths)
+                drawn[block] = activation.mask(seed, block, np.zeros((1024, clients)), (1,) * clients)
             rows.append(drawn[block][t - block])
         return np.stack(rows)
 

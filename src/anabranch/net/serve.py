@@ -16,7 +16,7 @@ from typing import Any
 from anabranch.configfile import find_source
 from anabranch.configfile import load as load_config
 from anabranch.errors import ConfigError
-from anabranch.net import assemble, partyfile
+from anabranch.net import assemble, own, partyfile
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
 from anabranch.net.server import ServerParty
@@ -28,51 +28,66 @@ REPORT = 0.5
 """Seconds between two reports."""
 
 
-def serve(path: Path, *, server: bool, report: Callable[[dict[str, Any]], None] | None, with_parent: bool) -> Stop:
+def serve(path: Path, *, server: bool, report: Callable[[dict[str, Any]], None] | None, with_parent: int | None) -> Stop:
     """Runs the party of a file; SIGINT and SIGTERM make it leave, after a last checkpoint.
 
     Args:
         path: of the party's file.
         server: whether it should be the server's.
         report: called twice a second, and at the end, with the party's status.
-        with_parent: whether it leaves when the process that started it is gone.
+        with_parent: the process that started it, where it should leave when that is gone.
 
     Raises:
         AnabranchError: where the party cannot take part; see `anabranch.net.engine.Engine.run`.
     """
     settings = partyfile.load(path)
     credentials = Credentials.load(settings.connection)
+    if server == isinstance(settings, partyfile.ClientFile) and not isinstance(settings, partyfile.PartyFile):
+        section, command = ("features", "client") if server else ("labels", "server")
+        raise ConfigError(f"{path}: has [{section}], so start it with 'anabranch {command}'")
     if server != (credentials.index == 0):
         command = "client" if server else "server"
         raise ConfigError(f"{path}: is the file of {credentials.party}: start it with 'anabranch {command}'")
     folder = Path(settings.folder)
-    folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        run = assemble.replay(load_config(find_source(settings.run), []))
-        return asyncio.run(_run(run, credentials, folder, settings.pace, report, with_parent))
+        return asyncio.run(_run(path, settings, credentials, folder, report, with_parent))
+
+
+def _party(
+    path: Path, settings: partyfile.AnyFile, credentials: Credentials, folder: Path
+) -> ServerParty | ClientParty:
+    """The party of a file."""
+    try:
+        match settings:
+            case partyfile.ServerFile():
+                return own.server_party(settings, credentials, folder)
+            case partyfile.ClientFile():
+                return own.client_party(settings, credentials, folder)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    run = assemble.replay(load_config(find_source(settings.run), []))
+    if credentials.index == 0:
+        return assemble.server_party(run, credentials, folder, settings.pace)
+    if credentials.index <= run.clients:
+        return assemble.client_party(run, credentials.index, credentials, folder, settings.pace)
+    raise ConfigError(f"this is client {credentials.index}, but the run has {run.clients} clients")
 
 
 async def _run(
-    run: assemble.Replay,
+    path: Path,
+    settings: partyfile.AnyFile,
     credentials: Credentials,
     folder: Path,
-    pace: assemble.Pace,
     report: Callable[[dict[str, Any]], None] | None,
-    with_parent: bool,
+    with_parent: int | None,
 ) -> Stop:
-    party: ServerParty | ClientParty
-    if credentials.index == 0:
-        party = assemble.server_party(run, credentials, folder, pace)
-    elif credentials.index <= run.clients:
-        party = assemble.client_party(run, credentials.index, credentials, folder, pace)
-    else:
-        raise ConfigError(f"this is client {credentials.index}, but the run has {run.clients} clients")
+    party = _party(path, settings, credentials, folder)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, party.leave)
-    if with_parent:
+    if with_parent is not None:
         threading.Thread(
-            target=_watch, args=(os.getppid(), lambda: loop.call_soon_threadsafe(party.leave)), daemon=True
+            target=_watch, args=(with_parent, lambda: loop.call_soon_threadsafe(party.leave)), daemon=True
         ).start()
     started = time.monotonic()
 
@@ -87,7 +102,10 @@ async def _run(
 
     reporting = asyncio.ensure_future(reports())
     try:
-        return await party.run()
+        stop = await party.run()
+        if not isinstance(settings, partyfile.PartyFile):  # the model of a run is made of all its parties' later
+            own.write_model(party, folder)
+        return stop
     finally:
         reporting.cancel()
         tell()
@@ -100,6 +118,9 @@ def _watch(parent: int, gone: Callable[[], Any]) -> None:
 
 
 def print_json(status: dict[str, Any]) -> None:
-    """A status as a line on stdout."""
-    sys.stdout.write(json.dumps(status) + "\n")
-    sys.stdout.flush()
+    """A status as a line on stdout. Where nobody reads it any longer, the party goes on without."""
+    try:
+        sys.stdout.write(json.dumps(status) + "\n")
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,115 @@
+"""``anabranch keys``: who may take part in a federation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from anabranch.cli.common import errors
+
+INIT_EXAMPLES = (
+    "Examples:\n\n"
+    "anabranch keys init keys --server nats.example.org --clients bank,shop\n\n"
+    "anabranch keys init keys --server 10.0.0.5 --clients bank,shop --federation fraud --port 4333"
+)
+RENEW_EXAMPLES = "Examples:\n\nanabranch keys renew keys bank\n\nanabranch keys renew keys broker --days 90"
+
+app = typer.Typer(help="Make and renew the keys of a federation.", no_args_is_help=True)
+
+FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="Of all keys.", show_default=False)]
+DaysOption = Annotated[int, typer.Option(help="How long the certificates are valid.")]
+
+
+@app.command(epilog=INIT_EXAMPLES)
+def init(
+    folder: FolderArgument,
+    server: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST",
+            help="Where the nats-server is: a name or an address by which all parties reach it; several, divided by "
+            "commas, where it is a cluster.",
+            show_default=False,
+        ),
+    ],
+    clients: Annotated[
+        str, typer.Option(metavar="NAMES", help="The clients' names, divided by commas, in order.", show_default=False)
+    ],
+    federation: Annotated[str, typer.Option(metavar="NAME", help="The federation's name.")] = "federation",
+    port: Annotated[int, typer.Option(help="Of the nats-server.")] = 4222,
+    listen: Annotated[str, typer.Option(metavar="ADDRESS", help="On which address it listens.")] = "0.0.0.0",
+    days: DaysOption = 365,
+) -> None:
+    """Make the keys of a federation: a folder for each party, to be handed over, and one for the nats-server.
+
+    Each party gets a certificate, an NKey and a connection.toml. The nats-server gets a certificate and a configuration
+    with TLS, in which each client may publish as itself and read what is for it, and nothing else. Nothing is
+    overwritten.
+
+    Exit codes: 0 done; 2 something is wrong, and nothing was made.
+    """
+    notes = Console(stderr=True)
+    with errors(notes):
+        from anabranch.net import keys
+
+        names = _list(clients)
+        keys.init(folder, federation, _list(server), names, port=port, listen=listen, days=days)
+        typer.echo("\n".join(_made(folder, names, days)))
+
+
+@app.command(epilog=RENEW_EXAMPLES)
+def renew(
+    folder: FolderArgument,
+    party: Annotated[
+        str, typer.Argument(metavar="PARTY", help="A client's name, server or broker.", show_default=False)
+    ],
+    days: DaysOption = 365,
+) -> None:
+    """Make a new certificate for a party's key, in the folder that has the authority.
+
+    Exit codes: 0 done; 2 something is wrong, and the old certificate is as it was.
+    """
+    notes = Console(stderr=True)
+    with errors(notes):
+        from anabranch.net import keys
+        from anabranch.net.credentials import read_certificates
+
+        path = keys.renew(folder, party, days=days)
+        until = read_certificates(path)[0].not_valid_after_utc
+        then = (
+            "restart the nats-server"
+            if party == "broker"
+            else f"restart the {party}"
+            if party == "server"
+            else (f"restart {party}'s client")
+        )
+        typer.echo(
+            f"{path}: valid until {until:%Y-%m-%d}. Put it in the place of the old one, and {then}. The key, the NKey "
+            "and all other files stay."
+        )
+
+
+def _list(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _made(folder: Path, clients: list[str], days: int) -> list[str]:
+    """What was made, for whom, and what to do next."""
+    rows = [
+        ("authority/", "stays with you: its key signs. Keep it off every machine of the federation"),
+        ("broker/", "for the machine of the nats-server: in it, nats-server -c nats-server.conf"),
+        ("server/", "for the server, which has the labels: anabranch server server.toml"),
+        *((f"{name}/", f"for {name}, client {m}: anabranch client {name}.toml") for m, name in enumerate(clients, 1)),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return [
+        f"{folder}/ has the keys of a federation of {len(clients)} clients, valid for {days} days:",
+        "",
+        *(f"  {name:{width}}  {what}" for name, what in rows),
+        "",
+        "Hand each folder over by a way that nobody else can read, then delete its key.pem and party.nk here: renewing",
+        "needs neither. Each party names its connection.toml in a file of its own.",
+    ]

@@ -1,0 +1,188 @@
+"""From a party's own file to the party: its labels and top model, or its features and bottom model."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save as arrays_file
+
+from anabranch.activation import Activation, Event, Fixed, Full, Random
+from anabranch.compute import Rate
+from anabranch.config import (
+    DlrUpdate,
+    EventActivation,
+    FullActivation,
+    OgdUpdate,
+    SlrUpdate,
+)
+from anabranch.errors import ConfigError
+from anabranch.files import replace_file, writing
+from anabranch.layers import Projection, Sum
+from anabranch.models import SplitModel, perceptron
+from anabranch.net.assemble import chooser, decider, make_client, make_server
+from anabranch.net.client import ClientParty
+from anabranch.net.credentials import Credentials
+from anabranch.net.partyfile import ClientFile, LinearBottom, LinearTop, OwnRandomActivation, ServerFile
+from anabranch.net.server import ServerParty
+from anabranch.net.tables import TableFeatures, TableLabels
+from anabranch.output import MODEL
+from anabranch.party import Rule
+from anabranch.protocol.missing import policy
+from anabranch.protocol.seat import Expected
+from anabranch.updates import DLR, OGD, SLR, Update
+
+_log = logging.getLogger(__name__)
+
+
+def server_party(file: ServerFile, credentials: Credentials, folder: Path) -> ServerParty:
+    """The server that a file describes.
+
+    Raises:
+        ConfigError: where the file does not fit the connection, or its sections one another.
+        DataError: where the labels cannot be read.
+        CheckpointError: where the folder's state does not fit.
+    """
+    labels = file.labels
+    samples = TableLabels(
+        Path(labels.path), labels.event, labels.label, file.model.classes, rounds=file.rounds, follow=labels.follow
+    )
+    _log.info("%d events with labels", len(samples), extra={"party": credentials.party})
+    clients = _in_order(file, credentials)
+    activation = None if file.activation is None else Fixed(file.activation.k)
+    return make_server(
+        _rule(file),
+        _top(file),
+        [Expected(each.embedding, each.schema_, policy(each.missing)) for each in clients],
+        samples,
+        Rate(file.learning_rate, file.learning_rate_power),
+        credentials,
+        folder,
+        file.pace,
+        choose=chooser(activation, file.seed, len(clients)),
+        report_every=file.report_every,
+    )
+
+
+def client_party(file: ClientFile, credentials: Credentials, folder: Path) -> ClientParty:
+    """The client that a file describes.
+
+    Raises:
+        ConfigError: where the file does not fit the connection.
+        DataError: where the features cannot be read.
+        CheckpointError: where the folder's state does not fit.
+    """
+    if credentials.index > file.clients:
+        raise ConfigError(f"clients is {file.clients}, but {credentials.party} is client {credentials.index}")
+    own = file.features
+    features = TableFeatures(Path(own.path), own.event, own.columns, own.mean, own.std)
+    _log.info(
+        "%d events with %d features; their schema is %s",
+        len(features),
+        len(own.columns),
+        features.schema,
+        extra={"party": credentials.party},
+    )
+    return make_client(
+        _rule(file),
+        _bottom(file, credentials.index),
+        len(own.columns),
+        file.clients,
+        features.look,
+        decider(_activation(file), file.seed, credentials.index),
+        Rate(file.learning_rate, file.learning_rate_power),
+        credentials,
+        folder,
+        file.pace,
+        schema=features.schema,
+    )
+
+
+def own_arrays(party: ServerParty | ClientParty) -> dict[str, NDArray[Any]]:
+    """The party's trained arrays, named as ``anabranch run`` names them in ``model.safetensors``."""
+    module: eqx.Module = party.conversation.compute.party.model
+    index = party.link.credentials.index
+    if not index:
+        return _of(SplitModel([module], module), "server.", "server.")
+    return _of(SplitModel([module], module), "client1.", f"client{index}.")
+
+
+def write_model(party: ServerParty | ClientParty, folder: Path) -> Path:
+    """Writes the party's trained arrays into its folder, and nothing of another's.
+
+    Raises:
+        OutputError: where that cannot be.
+    """
+    with writing("model", folder):
+        replace_file(folder / MODEL, arrays_file(own_arrays(party)))
+    return folder / MODEL
+
+
+def _of(model: SplitModel, prefix: str, name: str) -> dict[str, NDArray[Any]]:
+    arrays = model.to_arrays().items()
+    return {name + key.removeprefix(prefix): array for key, array in arrays if key.startswith(prefix)}
+
+
+def _in_order(file: ServerFile, credentials: Credentials) -> list[Any]:
+    """What is expected of the clients, in the order that the connection has them in."""
+    expected = {each.name: each for each in file.clients}
+    if len(expected) < len(file.clients):
+        raise ConfigError("two sections [[clients]] have the same name: each client has one")
+    names = credentials.clients or tuple(expected)
+    if {*names} != {*expected}:
+        raise ConfigError(
+            f"clients are {', '.join(expected)} here, but {', '.join(names)} in the connection: both name each client"
+        )
+    return [expected[name] for name in names]
+
+
+def _rule(file: ServerFile | ClientFile) -> Rule:
+    return Rule(jax.tree.map(np.asarray, _update(file)), None, jnp.dtype(file.wire_dtype))
+
+
+def _update(file: ServerFile | ClientFile) -> Update:
+    match file.update:
+        case OgdUpdate():
+            return OGD()
+        case SlrUpdate(window=window):
+            return SLR(window)
+        case DlrUpdate(window=window, decay=decay, client_window=own):
+            return DLR(window, decay, client_window=own)
+
+
+def _activation(file: ClientFile) -> Activation:
+    match file.activation:
+        case FullActivation():
+            return Full()
+        case OwnRandomActivation(p=p):
+            return Random(p)
+        case EventActivation(threshold=threshold):
+            return Event(threshold)
+
+
+def _top(file: ServerFile) -> eqx.Module:
+    classes = file.model.classes
+    if isinstance(file.model, LinearTop):
+        for each in file.clients:
+            if each.embedding != classes:
+                raise ConfigError(
+                    f"the embedding of {each.name} is {each.embedding}, but a linear model adds embeddings of one "
+                    f'element for each of its {classes} classes: make it {classes}, or model.name = "mlp"'
+                )
+        return Sum(classes)
+    width = sum(each.embedding for each in file.clients)
+    return perceptron((width, *file.model.hidden, classes), relu_last=False, seed=file.seed, index=0)
+
+
+def _bottom(file: ClientFile, index: int) -> eqx.Module:
+    features = len(file.features.columns)
+    if isinstance(file.model, LinearBottom):
+        return Projection(features, file.model.classes)
+    sizes = (features, *file.model.hidden, file.model.embedding)
+    return perceptron(sizes, relu_last=False, seed=file.seed, index=index)
