@@ -13,13 +13,14 @@ from anabranch.cli.common import STOPPED, errors
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The party's file.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the party's status to stdout, a line twice a second.")]
-ParentOption = Annotated[bool, typer.Option("--with-parent", hidden=True)]
+ParentOption = Annotated[int | None, typer.Option("--with-parent", metavar="PID", hidden=True)]
+"""Of the process that started it, where it should not outlive that one."""
 
 SERVER_EXAMPLES = "Example:\n\nanabranch server server.toml"
 CLIENT_EXAMPLES = "Example:\n\nanabranch client bank.toml"
 
 
-def server(file: FileArgument, as_json: JsonOption = False, with_parent: ParentOption = False) -> None:
+def server(file: FileArgument, as_json: JsonOption = False, with_parent: ParentOption = None) -> None:
     """Run the server of a federation: it holds the labels and the top model.
 
     It may be stopped and started at any time, kill -9 included, and goes on where it was. Exit codes: 0 the stream
@@ -28,7 +29,7 @@ def server(file: FileArgument, as_json: JsonOption = False, with_parent: ParentO
     _run(file, server=True, as_json=as_json, with_parent=with_parent)
 
 
-def client(file: FileArgument, as_json: JsonOption = False, with_parent: ParentOption = False) -> None:
+def client(file: FileArgument, as_json: JsonOption = False, with_parent: ParentOption = None) -> None:
     """Run one client of a federation: it holds features and a bottom model.
 
     It waits for the server, may be stopped and started at any time, kill -9 included, and goes on where it was. Exit
@@ -37,7 +38,7 @@ def client(file: FileArgument, as_json: JsonOption = False, with_parent: ParentO
     _run(file, server=False, as_json=as_json, with_parent=with_parent)
 
 
-def _run(file: Path, *, server: bool, as_json: bool, with_parent: bool) -> None:
+def _run(file: Path, *, server: bool, as_json: bool, with_parent: int | None) -> None:
     notes = Console(stderr=True)
     with errors(notes):
         from anabranch.display import note

@@ -126,7 +126,8 @@ async def _watch(
     from anabranch.net.table import Rates, table
 
     interrupted = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
     rates = Rates()
     shown: list[dict[str, Any]] = []
     with Live(console=notes, refresh_per_second=4, transient=True) if not quiet else _Nothing() as live:

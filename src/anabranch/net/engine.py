@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from anabranch.errors import MessageError, OutputError, RefusedError
+from anabranch.errors import ConnectError, MessageError, RefusedError
 from anabranch.net.credentials import Credentials
 from anabranch.net.link import Link
 from anabranch.protocol.actions import Action, Note, Played, Send, Stop
@@ -37,7 +37,7 @@ class Engine(ABC):
 
     def __init__(self, name: str, credentials: Credentials, folder: Path) -> None:
         self.name, self.folder = name, folder
-        self.link = Link(credentials, self._received, self._came_back, self._waits)
+        self.link = Link(credentials, self._received, self._came_back, self._waits, self._fails)
         self.notes: Counter[tuple[str, int | None]] = Counter()
         """How often each thing was noted, of which client."""
         self.checkpoint_time: float | None = None
@@ -49,7 +49,9 @@ class Engine(ABC):
         self._armed = math.inf
         self._lost_something = False
         self._stop: Stop | None = None
-        self._leaving = False
+        self._leaving = asyncio.Event()
+        self._problem: Exception | None = None
+        """What went wrong beside the task."""
         self._saving: asyncio.Task[None] | None = None
 
     async def run(self) -> Stop:
@@ -61,9 +63,9 @@ class Engine(ABC):
             OutputError: where a checkpoint or the log cannot be written; what was saved before can be used.
         """
         try:
-            await self.link.open()
-            await self._do(self._begin())
-            while self._stop is None and not self._leaving:
+            if await self._connects():
+                await self._do(self._begin())
+            while self._stop is None and self._problem is None and not self._leaving.is_set():
                 await self._wake.wait()
                 self._wake.clear()
                 await self._turn()
@@ -78,8 +80,23 @@ class Engine(ABC):
 
     def leave(self) -> None:
         """Ends the run soon, as Ctrl-C does; the party may come back."""
-        self._leaving = True
+        self._leaving.set()
         self._wake.set()
+
+    async def _connects(self) -> bool:
+        """Opens the link; False where the party should leave before it is open."""
+        opening = asyncio.ensure_future(self.link.open())
+        leaving = asyncio.ensure_future(self._leaving.wait())
+        try:
+            await asyncio.wait({opening, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (leaving, opening):
+                task.cancel()
+            await asyncio.wait({opening, leaving})
+        if opening.cancelled():
+            return False
+        opening.result()
+        return True
 
     @abstractmethod
     def _begin(self) -> list[Action]:
@@ -111,8 +128,10 @@ class Engine(ABC):
     async def _finish(self) -> Stop:
         stop = self._stop
         if self._saving is not None:
-            await self._saving
-        if stop is None or not stop.failed:
+            await asyncio.wait({self._saving})
+        if self._problem is not None:
+            raise self._problem
+        if stop is None or not (stop.failed and self._refuses(stop)):
             await self._save()
         if stop is None:
             await self._last_words()
@@ -166,22 +185,21 @@ class Engine(ABC):
         if self._saving is None:
             arrays, values = self._state()
             self._saving = asyncio.create_task(self._write(arrays, values))
+            self._saving.add_done_callback(self._was_saved)
+
+    def _was_saved(self, task: asyncio.Task[None]) -> None:
+        self._saving = None
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._problem = error
+        self._wake.set()
 
     async def _save(self) -> None:
         await self._write(*self._state())
 
     async def _write(self, arrays: dict[str, Any], values: dict[str, Any]) -> None:
-        try:
-            await asyncio.to_thread(checkpoint.save, self.folder, arrays, values)
-            self.checkpoint_time = time.monotonic()
-            self._saved(values)
-        except OutputError as error:
-            self._log.error(str(error), extra={"round": self._rounds()})
-            self._stop = Stop(str(error), failed=True)
-            raise
-        finally:
-            self._saving = None
-            self._wake.set()
+        await asyncio.to_thread(checkpoint.save, self.folder, arrays, values)
+        self.checkpoint_time = time.monotonic()
+        self._saved(values)
 
     def _received(self, client: int, raw: bytes) -> None:
         self._inbox.append((client, raw))
@@ -193,6 +211,10 @@ class Engine(ABC):
 
     def _waits(self, why: str) -> None:
         self._log.warning(why, extra={"round": self._rounds()})
+
+    def _fails(self, why: ConnectError) -> None:
+        self._problem = why
+        self._wake.set()
 
     def _arm(self) -> None:
         """Sees to it that the task wakes when something is due."""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+from nats import errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -39,6 +40,7 @@ class Link:
         receive: called with each message's bytes, and from which client it is (0 is the server).
         back: called whenever the connection came back after it was lost: messages may be lost.
         lost: called with why, whenever it is lost, or cannot be made yet.
+        failed: called with why, where it was made once and the broker does not take the party any more.
     """
 
     def __init__(
@@ -47,13 +49,15 @@ class Link:
         receive: Callable[[int, bytes], None],
         back: Callable[[], None],
         lost: Callable[[str], None],
+        failed: Callable[[ConnectError], None],
     ) -> None:
         self.credentials = credentials
         self.bytes: Counter[Counted] = Counter()
         """On the wire, without the broker's own frames."""
         self.messages: Counter[Counted] = Counter()
-        self._receive, self._back, self._lost = receive, back, lost
+        self._receive, self._back, self._lost, self._failed = receive, back, lost, failed
         self._nats: Client | None = None
+        self._again: asyncio.Task[None] | None = None
         self._subject = credentials.federation
 
     async def open(self) -> None:
@@ -63,20 +67,23 @@ class Link:
             ConfigError: where a file of the credentials is wrong.
             ConnectError: where the broker refuses the party.
         """
-        told = ""
+        told, refused = "", False
         while self._nats is None:
             try:
                 self._nats = await connect(
                     self.credentials,
                     reconnected_cb=self._reconnected,
                     disconnected_cb=self._disconnected,
+                    closed_cb=self._closed,
                     error_cb=self._error,
                     pending_size=64 * 2**20,
                 )
             except ConnectError as error:
-                if not error.temporary:
+                # One that is killed just then may look like one that refuses: it has to do so twice.
+                if not error.temporary and refused:
                     raise
-                if str(error) != told:
+                refused = not error.temporary
+                if not refused and str(error) != told:
                     told = str(error)
                     self._lost(told)
                 await asyncio.sleep(RETRY)
@@ -94,6 +101,9 @@ class Link:
         """Sends a message: the server to one client or to all (None), a client to the server.
 
         While the connection is away it is lost, as one that was under way would be.
+
+        Raises:
+            ConnectError: where it is larger than the broker's limit.
         """
         if self._nats is None or not self._nats.is_connected:
             return
@@ -106,7 +116,15 @@ class Link:
         counted = Counted("out", type(message).__name__, own or client or 0)
         self.bytes[counted] += len(raw)
         self.messages[counted] += 1
-        await self._nats.publish(subject, raw)
+        try:
+            await self._nats.publish(subject, raw)
+        except errors.MaxPayloadError:
+            raise ConnectError(
+                f"a message ({type(message).__name__}) has {len(raw):,} bytes, and the broker takes at most "
+                f"{self._nats.max_payload:,}: raise max_payload in its configuration"
+            ) from None
+        except (errors.Error, OSError) as error:
+            self._lost(f"a message was lost: {error}")
 
     def count(self, kind: str, client: int, size: int) -> None:
         """Counts a message that arrived."""
@@ -116,9 +134,12 @@ class Link:
 
     async def close(self) -> None:
         """Sends what is still to be sent, and hangs up."""
+        if self._again is not None:
+            self._again.cancel()
+            await asyncio.wait({self._again})
         if self._nats is not None:
-            await disconnect(self._nats)
-            self._nats = None
+            client, self._nats = self._nats, None
+            await disconnect(client)
 
     async def _arrived(self, message: Msg) -> None:
         client = 0 if self.credentials.index else int(message.subject.rpartition(".")[2])
@@ -129,6 +150,19 @@ class Link:
 
     async def _disconnected(self) -> None:
         self._lost("the connection to the broker is lost; waiting for it")
+
+    async def _closed(self) -> None:
+        """nats-py has given up for good, as it does where a broker says that something is wrong: connects anew."""
+        if self._nats is not None and self._nats.is_closed:
+            self._nats = None
+            self._again = asyncio.ensure_future(self._open_again())
+
+    async def _open_again(self) -> None:
+        try:
+            await self.open()
+            self._back()
+        except ConnectError as error:
+            self._failed(error)
 
     async def _error(self, error: Exception) -> None:
         self._lost(str(error) or type(error).__name__)

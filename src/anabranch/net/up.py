@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,14 @@ from anabranch.net.client import STATE as CLIENT_STATE
 from anabranch.net.server import STATE as SERVER_STATE
 from anabranch.protocol.ledger import Ledger
 from anabranch.result import Result
-from anabranch.store import load
+from anabranch.store import load, locked
 
 RUN = "run.toml"
 SECONDS = 15.0
 """How long a party may take to leave before it is killed."""
 LAST_LINES = 5
+STOPPED = 3
+"""The exit code of a server whose training cannot go on."""
 
 
 @dataclass
@@ -52,6 +55,11 @@ class Party:
     def folder(self) -> Path:
         """Where it keeps its state."""
         return self.file.parent
+
+    @property
+    def code(self) -> int | None:
+        """The exit code of its process; None while there is none."""
+        return None if self.process is None else self.process.returncode
 
 
 class LocalFederation:
@@ -89,6 +97,7 @@ class LocalFederation:
         """The server, then the clients."""
         self._stack = AsyncExitStack()
         self._readers: list[asyncio.Task[None]] = []
+        self._stopping = False
 
     @property
     def status(self) -> dict[str, Any]:
@@ -97,6 +106,9 @@ class LocalFederation:
 
     async def __aenter__(self) -> LocalFederation:
         try:
+            self._stack.enter_context(locked(self.folder))
+            await self._wait_until_free()
+            self._check()
             if self._url is None:
                 self.broker = LocalBroker(self.folder / "broker")
                 await self._stack.enter_async_context(self.broker)
@@ -112,6 +124,20 @@ class LocalFederation:
         await self.stop()
         await self._stack.aclose()
 
+    async def _wait_until_free(self) -> None:
+        """Until the parties of a federation that was killed here have left, as they do by themselves."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                with ExitStack() as stack:
+                    for party in self.parties:
+                        stack.enter_context(locked(party.folder))
+                return
+            except ConfigError:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(0.1)
+
     async def start(self, party: Party) -> None:
         """Starts a party's process, for the first time or again."""
         command = "server" if party is self.parties[0] else "client"
@@ -124,8 +150,10 @@ class LocalFederation:
                 str(party.file),
                 "--json",
                 "--with-parent",
+                str(os.getpid()),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
+                limit=2**24,  # a line has something on every client
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is ours to hand on
             )
@@ -134,33 +162,40 @@ class LocalFederation:
     async def _read(self, party: Party, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         async for line in process.stdout:
-            party.status = json.loads(line)
+            if line.endswith(b"\n"):  # it may have been killed in the middle of one
+                party.status = json.loads(line)
 
     async def wait(self, tell: Callable[[], None] = lambda: None, every: float = 0.25) -> int:
         """Until every party has ended; returns the server's exit code.
 
+        Clients that are still there some time after the server has ended are told to leave.
+
         Raises:
-            AnabranchError: where a client ends with an error while the server goes on, or the server cannot take part.
+            AnabranchError: where a party has ended with an error, or the broker has ended.
         """
+        ended: float | None = None
         while True:
             tell()
             for party in self.parties:
-                assert party.process is not None
-                code = party.process.returncode
-                if code not in (None, 0, 3):
-                    raise AnabranchError(f"{party.name} has ended ({_code(code)}): {self.last_words(party)}")
-            if all(party.process is not None and party.process.returncode is not None for party in self.parties):
-                for reader in self._readers:
-                    await reader
+                if party.code not in (None, 0, STOPPED) and not (self._stopping and party.code == -signal.SIGTERM):
+                    raise AnabranchError(f"{party.name} has ended ({_code(party.code)}): {self.last_words(party)}")
+            if all(party.code is not None for party in self.parties):
+                await self._read_all()
                 tell()
-                assert self.parties[0].process is not None
-                return self.parties[0].process.returncode or 0
+                return self.parties[0].code if self.parties[0].code == STOPPED else 0
+            if self.broker is not None and not self.broker.running and not self._stopping:
+                raise AnabranchError(f"the nats-server has ended: its log, {self.broker.log}, says why")
+            if self.parties[0].code is not None:
+                ended = ended or time.monotonic()
+                if time.monotonic() > ended + SECONDS:
+                    await self.stop()
             await asyncio.sleep(every)
 
     async def stop(self) -> None:
-        """Has every party leave, the clients after the server; kills those that take too long."""
+        """Has every party leave; kills those that take too long."""
+        self._stopping = True
         for party in self.parties:
-            if party.process is not None and party.process.returncode is None:
+            if party.process is not None and party.code is None:
                 party.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + SECONDS
         for party in self.parties:
@@ -171,23 +206,32 @@ class LocalFederation:
             except TimeoutError:
                 party.process.kill()
                 await party.process.wait()
+        await self._read_all()
+
+    async def _read_all(self) -> None:
+        """Until what the processes that have ended said is read."""
+        await asyncio.gather(*self._readers)
 
     def last_words(self, party: Party) -> str:
         """The last lines of a party's log."""
         lines = party.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
         return " / ".join(lines) or "it said nothing"
 
-    def _write(self) -> None:
-        """The settings of the run and of each party."""
-        for party in self.parties:
-            party.folder.mkdir(parents=True, exist_ok=True)
-        values = _absolute(self.config)
+    def _check(self) -> None:
+        """Whether the folder is of the same federation, or of none."""
         run = self.folder / RUN
-        if run.exists() and run.read_text(encoding="utf-8") != tomli_w.dumps(values):
+        if run.exists() and run.read_text(encoding="utf-8") != tomli_w.dumps(_absolute(self.config)):
             raise ConfigError(
                 f"{self.folder}: holds a federation of other settings ({run.name} differs): name another folder (--out)"
             )
-        replace_file(run, tomli_w.dumps(values).encode())
+
+    def _write(self) -> None:
+        """The settings of the run and of each party."""
+        with writing("settings", self.folder):
+            self._write_settings()
+
+    def _write_settings(self) -> None:
+        replace_file(self.folder / RUN, tomli_w.dumps(_absolute(self.config)).encode())
         url = self._url or (self.broker.url if self.broker else "")
         names = [party.name for party in self.parties[1:]]
         for index, party in enumerate(self.parties):
