@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ _AXES = 3
 _DTYPES: tuple[np.dtype[Any], ...] = tuple(
     np.dtype(each) for each in (np.bool_, np.float32, np.float16, ml_dtypes.bfloat16, np.float64)
 )
+_CODE = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
 
 class _Reader:
@@ -47,7 +49,12 @@ class _Reader:
         return part
 
     def unpack(self, form: str) -> Any:
-        return struct.unpack(form, self.take(struct.calcsize(form)))
+        size = struct.calcsize(form)
+        at = self.at
+        if at + size > len(self.raw):
+            self.take(size)
+        self.at = at + size
+        return struct.unpack_from(form, self.raw, at)
 
     def length(self, smallest: int) -> int:
         """Of a sequence whose elements have at least so many bytes, and which is therefore no longer than that."""
@@ -65,7 +72,16 @@ class _Form(NamedTuple):
 
 
 def _number(form: str) -> _Form:
-    return _Form(lambda value: struct.pack(form, value), lambda reader: reader.unpack(form)[0])
+    packed = struct.Struct(form)
+
+    def read(reader: _Reader) -> Any:
+        at = reader.at
+        if at + packed.size > len(reader.raw):
+            reader.take(packed.size)
+        reader.at = at + packed.size
+        return packed.unpack_from(reader.raw, at)[0]
+
+    return _Form(packed.pack, read)
 
 
 def _write_text(value: str) -> bytes:
@@ -111,8 +127,10 @@ def _read_rounds(reader: _Reader) -> m.Rounds:
 
 
 def _write_array(value: NDArray[Any]) -> bytes:
-    head = struct.pack(f"<BB{value.ndim}I", _DTYPES.index(value.dtype), value.ndim, *value.shape)
-    return head + value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
+    head = struct.pack(f"<BB{value.ndim}I", _CODE[value.dtype], value.ndim, *value.shape)
+    if sys.byteorder == "big":
+        value = value.astype(value.dtype.newbyteorder("<"))
+    return head + value.tobytes()
 
 
 def _read_array(reader: _Reader) -> NDArray[Any]:
@@ -127,7 +145,9 @@ def _read_array(reader: _Reader) -> NDArray[Any]:
         raise MessageError("a flag is neither 0 nor 1")
     if math.prod(shape) == 0 and any(length > len(reader.raw) for length in shape):
         raise MessageError(f"an array of shape {list(shape)} is empty")
-    return np.frombuffer(raw, dtype.newbyteorder("<") if dtype.itemsize > 1 else dtype).astype(dtype).reshape(shape)
+    if sys.byteorder == "big" and dtype.itemsize > 1:
+        return np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
+    return np.frombuffer(raw, dtype).reshape(shape)
 
 
 def _write_mask(value: NDArray[np.bool_] | None) -> bytes:
@@ -135,7 +155,10 @@ def _write_mask(value: NDArray[np.bool_] | None) -> bytes:
 
 
 def _read_mask(reader: _Reader) -> NDArray[np.bool_] | None:
-    return _read_flags(reader) if _FLAG.read(reader) else None
+    (given,) = reader.unpack("<B")
+    if given > 1:
+        raise MessageError(f"whether flags follow is {given}, which is neither 0 nor 1")
+    return _read_flags(reader) if given else None
 
 
 def _read_flags(reader: _Reader) -> NDArray[np.bool_]:
@@ -153,7 +176,6 @@ def _read_terms(reader: _Reader) -> Terms:
     return Terms(**{name: form.read(reader) for name, form in _TERMS.items()})
 
 
-_FLAG = _number("<?")
 _U16, _U32, _ROUND, _NONCE = _number("<H"), _number("<I"), _number("<q"), _number("<Q")
 _TEXT = _Form(_write_text, _read_text)
 _EVENT = _Form(_write_event, _read_event)

@@ -1,0 +1,205 @@
+"""How fast a federation over NATS is: five processes or more, with the model and without.
+
+``python -m benchmarks.net`` (``make bench-net``) prints a JSON line for each combination of clients, TLS and rounds in
+flight: rounds a second, and milliseconds from a query to its answer, of the paper's i-MNIST model (DLR with a window
+of 10, Event) and of the same conversation whose parties compute nothing, which is the transport's own limit. Both of a
+pair are run after one another on the same machine, so their ratio says what the model costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anabranch.config import Config
+from anabranch.net import assemble
+from anabranch.net.assemble import Pace
+from anabranch.net.broker import LocalBroker
+from anabranch.net.credentials import Credentials
+from anabranch.net.keys import init
+from anabranch.net.serverconf import ServerConf
+from anabranch.net.status import server_status
+
+WARM_UP = 0.2
+"""Share of the rounds that are not measured."""
+
+
+class Nothing:
+    """Stands in for a party's compute: right shapes, no numbers worked out."""
+
+    def __init__(self, compute: Any) -> None:
+        self.rule, self.block, self.width = compute.rule, compute.block, getattr(compute, "width", 0)
+        self.rounds = 0
+
+    def warm_up(self) -> None:
+        pass
+
+    def arrays(self, pending: Any = None) -> dict[str, Any]:
+        return {}
+
+    def encode(self, rounds: Any, x: Any) -> Any:
+        return np.zeros((len(rounds), self.width), np.float32), [()] * len(rounds)
+
+    def step(self, *arguments: Any) -> Any:
+        if len(arguments) == 3:  # a client's
+            self.rounds = int(arguments[0][-1]) + 1
+            return None
+        embeddings, labels = arguments
+        self.rounds += len(labels)
+        from anabranch.compute import Stepped
+
+        return Stepped(np.zeros(len(labels), np.int32), embeddings, 0)
+
+
+def config(clients: int, rounds: int) -> Config:
+    return Config.model_validate(
+        {
+            "rounds": rounds,
+            "learning_rate": 0.003,
+            "model": {"name": "imnist", "clients": clients},
+            "stream": {"name": "imnist"},
+            "update": {"name": "DLR", "window": 10, "decay": 0.95},
+            "activation": {"name": "Random", "p": 0.5},
+        }
+    )
+
+
+def party(folder: Path, index: int, clients: int, rounds: int, in_flight: int, model: bool) -> None:
+    """One process: runs a party, and the server prints its status at a fifth of the rounds and at the end."""
+
+    async def run() -> None:
+        credentials = Credentials.load(folder / "connection.toml")
+        replay = assemble.replay(config(clients, rounds))
+        pace = Pace(in_flight=in_flight, deadline=30.0, checkpoint_every=10**9)
+        if not model:
+            assemble.ServerCompute = lambda *a: Nothing(server_compute(*a))  # type: ignore[misc, assignment]
+            assemble.ClientCompute = lambda *a: Nothing(client_compute(*a))  # type: ignore[misc, assignment]
+        if index:
+            await assemble.client_party(replay, index, credentials, folder, pace).run()
+            return
+        server = assemble.server_party(replay, credentials, folder, pace)
+        started = time.monotonic()
+
+        async def watch() -> None:
+            told = False
+            while True:
+                await asyncio.sleep(0.02)
+                if not told and server.conversation.rounds >= WARM_UP * rounds:
+                    print(json.dumps(server_status(server, started)), flush=True)
+                    told = True
+                if server.conversation.rounds == rounds:
+                    print(json.dumps(server_status(server, started)), flush=True)
+                    return
+
+        watching = asyncio.ensure_future(watch())
+        await server.run()
+        await watching
+
+    server_compute, client_compute = assemble.ServerCompute, assemble.ClientCompute
+    asyncio.run(run())
+
+
+async def measure(clients: int, rounds: int, in_flight: int, tls: bool, model: bool) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        names = [f"client-{m}" for m in range(1, clients + 1)]
+        conf = None
+        if tls:
+            init(folder / "keys", "bench", ["127.0.0.1"], names, listen="127.0.0.1")
+            conf = _secure(folder / "keys")
+        async with LocalBroker(folder / "broker", conf) as broker:
+            processes = []
+            for index, party_name in enumerate(["server", *names]):
+                own = folder / "keys" / party_name if tls else folder / party_name
+                own.mkdir(exist_ok=True)
+                _connect(own, broker.url, party_name, index, tls)
+                words = [str(own), str(index), str(clients), str(rounds), str(in_flight), str(int(model))]
+                processes.append(
+                    await asyncio.create_subprocess_exec(
+                        sys.executable, "-m", "benchmarks.net", "--party", *words, stdout=asyncio.subprocess.PIPE
+                    )
+                )
+            try:
+                output, _ = await asyncio.wait_for(processes[0].communicate(), 600)
+                for process in processes[1:]:
+                    await asyncio.wait_for(process.wait(), 60)
+            finally:
+                for process in processes:
+                    if process.returncode is None:
+                        process.send_signal(signal.SIGKILL)
+        first, last = [json.loads(line) for line in output.splitlines()]
+        trips = [each["round_trip_ms"] for each in last["clients"]]
+        return {
+            "rounds_per_second": round((last["rounds"] - first["rounds"]) / (last["seconds"] - first["seconds"])),
+            "p50_ms": max(each["p50"] for each in trips),
+            "p99_ms": max(each["p99"] for each in trips),
+            "max_delay": max(each["max_delay"] for each in last["clients"]),
+        }
+
+
+def _secure(keys: Path) -> ServerConf:
+    from anabranch.net.credentials import public_nkey
+    from anabranch.net.serverconf import Tls, party_users
+
+    clients = sorted(
+        (path.name for path in keys.iterdir() if path.name.startswith("client-")), key=lambda n: int(n.split("-")[1])
+    )
+    broker = keys / "broker"
+    users = party_users(
+        "bench",
+        public_nkey(keys / "server" / "party.nk"),
+        [(name, public_nkey(keys / name / "party.nk")) for name in clients],
+    )
+    return ServerConf(port=-1, tls=Tls(broker / "cert.pem", broker / "key.pem", broker / "ca.pem"), users=users)
+
+
+def _connect(folder: Path, url: str, name: str, index: int, tls: bool) -> None:
+    import tomli_w
+
+    path = folder / "connection.toml"
+    if tls:
+        import tomllib
+
+        values = {**tomllib.loads(path.read_text()), "url": url}
+    else:
+        values = {"url": url, "federation": "bench", "party": name, "index": index}
+    path.write_text(tomli_w.dumps(values))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--party", nargs=6, help=argparse.SUPPRESS)
+    parser.add_argument("--clients", type=int, nargs="+", default=[4, 16])
+    parser.add_argument("--in-flight", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--tls", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--rounds", type=int, help="of a run; by default enough for some seconds")
+    given = parser.parse_args()
+    if given.party:
+        folder, *numbers = given.party
+        index, clients, rounds, in_flight, model = map(int, numbers)
+        party(Path(folder), index, clients, rounds, in_flight, bool(model))
+        return
+    print(json.dumps({"cores": os.cpu_count(), "load": os.getloadavg()[0]}), flush=True)
+    for clients, tls, in_flight in itertools.product(given.clients, given.tls, given.in_flight):
+        rounds = given.rounds or (5_000 if in_flight == 1 else 30_000) * 4 // clients
+        line: dict[str, Any] = {"clients": clients, "tls": bool(tls), "in_flight": in_flight, "rounds": rounds}
+        for model in (True, False):
+            found = asyncio.run(measure(clients, rounds, in_flight, bool(tls), model))
+            line["model" if model else "no model"] = found
+        line["ratio"] = round(line["model"]["rounds_per_second"] / line["no model"]["rounds_per_second"], 2)
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
