@@ -85,7 +85,9 @@ def _number(form: str) -> _Form:
 
 
 def _write_text(value: str) -> bytes:
-    raw = value.encode("utf-8", "replace")[:65535]
+    raw = value.encode("utf-8", "replace")
+    if len(raw) > 65535:  # cut between two letters
+        raw = raw[:65535].decode("utf-8", "ignore").encode()
     return struct.pack("<H", len(raw)) + raw
 
 
