@@ -16,7 +16,7 @@ from typing import Any
 from anabranch.configfile import find_source
 from anabranch.configfile import load as load_config
 from anabranch.errors import ConfigError
-from anabranch.net import assemble, partyfile
+from anabranch.net import assemble, own, partyfile
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
 from anabranch.net.server import ServerParty
@@ -44,30 +44,46 @@ def serve(
     """
     settings = partyfile.load(path)
     credentials = Credentials.load(settings.connection)
+    if server == isinstance(settings, partyfile.ClientFile) and not isinstance(settings, partyfile.PartyFile):
+        section, command = ("features", "client") if server else ("labels", "server")
+        raise ConfigError(f"{path}: has [{section}], so start it with 'anabranch {command}'")
     if server != (credentials.index == 0):
         command = "client" if server else "server"
         raise ConfigError(f"{path}: is the file of {credentials.party}: start it with 'anabranch {command}'")
     folder = Path(settings.folder)
     with locked(folder):
-        run = assemble.replay(load_config(find_source(settings.run), []))
-        return asyncio.run(_run(run, credentials, folder, settings.pace, report, with_parent))
+        return asyncio.run(_run(path, settings, credentials, folder, report, with_parent))
+
+
+def _party(
+    path: Path, settings: partyfile.AnyFile, credentials: Credentials, folder: Path
+) -> ServerParty | ClientParty:
+    """The party of a file."""
+    try:
+        match settings:
+            case partyfile.ServerFile():
+                return own.server_party(settings, credentials, folder)
+            case partyfile.ClientFile():
+                return own.client_party(settings, credentials, folder)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    run = assemble.replay(load_config(find_source(settings.run), []))
+    if credentials.index == 0:
+        return assemble.server_party(run, credentials, folder, settings.pace)
+    if credentials.index <= run.clients:
+        return assemble.client_party(run, credentials.index, credentials, folder, settings.pace)
+    raise ConfigError(f"this is client {credentials.index}, but the run has {run.clients} clients")
 
 
 async def _run(
-    run: assemble.Replay,
+    path: Path,
+    settings: partyfile.AnyFile,
     credentials: Credentials,
     folder: Path,
-    pace: assemble.Pace,
     report: Callable[[dict[str, Any]], None] | None,
     with_parent: int | None,
 ) -> Stop:
-    party: ServerParty | ClientParty
-    if credentials.index == 0:
-        party = assemble.server_party(run, credentials, folder, pace)
-    elif credentials.index <= run.clients:
-        party = assemble.client_party(run, credentials.index, credentials, folder, pace)
-    else:
-        raise ConfigError(f"this is client {credentials.index}, but the run has {run.clients} clients")
+    party = _party(path, settings, credentials, folder)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, party.leave)
@@ -88,7 +104,10 @@ async def _run(
 
     reporting = asyncio.ensure_future(reports())
     try:
-        return await party.run()
+        stop = await party.run()
+        if not isinstance(settings, partyfile.PartyFile):  # the model of a run is made of all its parties' later
+            own.write_model(party, folder)
+        return stop
     finally:
         reporting.cancel()
         tell()
