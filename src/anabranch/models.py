@@ -124,7 +124,7 @@ class SplitModel(eqx.Module):
             )
         groups: list[Group] = []
         for m, (client, width) in enumerate(zip(self.clients, widths, strict=True)):
-            embedding = _output_width(client, width, f"client {m + 1}", "features")
+            embedding = output_width(client, width, f"client {m + 1}", "features")
             if groups and (groups[-1].features, groups[-1].embedding) == (width, embedding):
                 last = groups[-1]
                 if _alike(self.clients[last.first], client):
@@ -136,7 +136,7 @@ class SplitModel(eqx.Module):
     def classes(self, layout: Sequence[Group]) -> int:
         """How many classes the server tells apart."""
         total = sum(group.size * group.embedding for group in layout)
-        return _output_width(self.server, total, "server", "elements of the concatenated embeddings")
+        return output_width(self.server, total, "server", "elements of the concatenated embeddings")
 
 
 def _apply(module: eqx.Module, x: jax.Array) -> jax.Array:
@@ -145,7 +145,7 @@ def _apply(module: eqx.Module, x: jax.Array) -> jax.Array:
     return module(x)
 
 
-def _output_width(module: eqx.Module, width: int, name: str, what: str) -> int:
+def output_width(module: eqx.Module, width: int, name: str, what: str) -> int:
     """The length of the vector that ``module`` returns for a vector of ``width``.
 
     Raises:

@@ -145,7 +145,7 @@ def prepare(
             "measure_regret: the dynamic local regret needs every client's window, and DLR(client_window=False) gives "
             "the clients none; measure with client_window=True, or without measure_regret"
         )
-    rule = Rule(jax.tree.map(np.asarray, update), optimiser, _read_wire_dtype(wire_dtype, dtype), bool(measure_regret))
+    rule = Rule(jax.tree.map(np.asarray, update), optimiser, read_wire_dtype(wire_dtype, dtype), bool(measure_regret))
     # A record of activations may be shorter than the stream: one sample more is read to see whether it is.
     limit = activation.rounds if rounds is None else None
     chunks = read_chunks(stream, classes, dtype, chunk, rounds if limit is None else limit + 1)
@@ -225,7 +225,7 @@ def _check_kind(name: str, value: object, kind: type) -> None:
     raise ConfigError(f"{name} is {value!r:.60}, but the type {home}.{kind.__name__} is needed")
 
 
-def _read_wire_dtype(wire_dtype: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+def read_wire_dtype(wire_dtype: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     if wire_dtype not in WIRE_DTYPES:
         raise ConfigError(
             f"wire_dtype is {wire_dtype!r}; known are {', '.join(WIRE_DTYPES)}.{nearest(str(wire_dtype), WIRE_DTYPES)}"

@@ -160,6 +160,7 @@ def make_server(
     *,
     choose: Callable[[int, int], NDArray[np.bool_]] | None = None,
     report_every: int = 1000,
+    coalesce: float = 0.0,
     kind: type[ServerParty] = ServerParty,
 ) -> ServerParty:
     """A server, its programs compiled.
@@ -175,6 +176,7 @@ def make_server(
         pace: deadlines and so on; its ``missing`` is not looked at.
         choose: who is activated in so many rounds from a first one on, (n, M), where the server decides that.
         report_every: rounds between two points of its curve.
+        coalesce: seconds for which an event that a client tells of waits for the others that it touched too.
         kind: of party.
 
     Raises:
@@ -188,6 +190,7 @@ def make_server(
         compute,
         in_flight=pace.in_flight,
         deadline=pace.deadline,
+        coalesce=coalesce,
         epoch=secrets.randbits(63) | 1,
     )
     party = kind(

@@ -70,12 +70,19 @@ class ClientParty(Engine):
         self._hello_again = time.monotonic() + HELLO_EVERY
         if self._events is not None:
             self._listening = asyncio.ensure_future(self._listen(self._events))
+            self._listening.add_done_callback(self._heard)
         self._log.info("waiting for the server")
         return self.conversation.hello()
 
     async def _listen(self, events: AsyncIterator[bytes]) -> None:
         async for event in events:
             await self._do(self.conversation.happened(event))
+
+    def _heard(self, task: asyncio.Task[None]) -> None:
+        """The source of events has come to its end, or failed."""
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._problem = error
+            self._wake.set()
 
     async def _turn(self) -> None:
         talk = self.conversation

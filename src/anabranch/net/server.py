@@ -202,8 +202,8 @@ class ServerParty(Engine):
 
     def _have_more(self, task: asyncio.Task[None]) -> None:
         self._more = None
-        if not task.cancelled() and task.exception() is not None:
-            self._stop = Stop(f"the samples failed: {task.exception()}", failed=True)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._problem = error
         self._wake.set()
 
     def _tell_waiting(self) -> None:

@@ -1,0 +1,470 @@
+"""A federation in Python: a server and its clients as ``async for``, with a person's own models and sources of events.
+
+They are the same parties that ``anabranch server`` and ``anabranch client`` run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from numpy.typing import ArrayLike, NDArray
+
+from anabranch.activation import Activation, Fixed, Full
+from anabranch.checks import whole
+from anabranch.compute import ClientCompute, Pending, Rate
+from anabranch.errors import AnabranchError, ConfigError, DataError
+from anabranch.gradients import parameters
+from anabranch.keys import SEEDS
+from anabranch.models import output_width
+from anabranch.net.assemble import Pace, chooser, decider, make_client, make_server
+from anabranch.net.client import ClientParty
+from anabranch.net.credentials import Credentials
+from anabranch.net.labels import Event, LabelOf, labels_of
+from anabranch.net.server import ServerParty
+from anabranch.net.tables import event_name
+from anabranch.party import Rule
+from anabranch.prepared import read_wire_dtype
+from anabranch.protocol.actions import Played
+from anabranch.protocol.client import Decide
+from anabranch.protocol.ledger import Ledger
+from anabranch.protocol.missing import HOW
+from anabranch.protocol.seat import Expected
+from anabranch.store import locked
+from anabranch.updates import DLR, Update
+
+HELD = 256
+"""So many rounds or steps wait for the ``async for``; then the federation waits for it."""
+
+LearningRate: TypeAlias = float | optax.GradientTransformation
+
+T = TypeVar("T")
+
+
+class Round(NamedTuple):
+    """A round that the server has played."""
+
+    number: int
+    """From 0."""
+    event: bytes
+    label: int
+    prediction: int | None
+    """The class predicted before the update; None where the round was dropped."""
+    activated: tuple[str, ...]
+    """The names of the clients that the event has activated."""
+    replaced: dict[str, str]
+    """Of each client that did not answer: what stood in for it, such as ``"last"``."""
+
+
+class Step(NamedTuple):
+    """A step of a client."""
+
+    round: int
+    """In which it was activated, from 0."""
+    derivative: NDArray[Any]
+    """``v_m`` (e_m,), or (l, e_m) under SLR, as it crossed the wire."""
+
+
+class _Running(ABC, Generic[T]):
+    """A party that is iterated over; it takes part from the first step of the iteration on."""
+
+    def __init__(self, connection: str | Path | Credentials, folder: str | Path) -> None:
+        given = isinstance(connection, Credentials)
+        self.credentials = connection if isinstance(connection, Credentials) else Credentials.load(connection)
+        if given:
+            self.credentials.check()
+        self._folder = Path(folder)
+        self._stack = ExitStack()
+        self._queue: asyncio.Queue[T | None] = asyncio.Queue(HELD)
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+        self.stopped: str | None = None
+        """Why it has ended; None before it has."""
+
+    @property
+    @abstractmethod
+    def party(self) -> ServerParty | ClientParty:
+        """What drives it."""
+
+    @property
+    def model(self) -> eqx.Module:
+        """A copy of its own model, as it is now."""
+        return jax.tree.map(
+            lambda leaf: jnp.array(leaf) if eqx.is_array(leaf) else leaf, self.party.conversation.compute.party.model
+        )
+
+    def leave(self) -> None:
+        """Has it leave soon, after a checkpoint; it may come back."""
+        self.party.leave()
+
+    async def run(self) -> str:
+        """Takes part until the end, and returns why it has ended.
+
+        Raises:
+            RefusedError: where the other side does not take it.
+            ConnectError: where the broker does not.
+            OutputError: where a checkpoint or the log cannot be written.
+            AnabranchError: where training cannot go on, since something is not finite any more.
+        """
+        async with self:
+            async for _ in self:
+                pass
+        return self.stopped or ""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        if self._task is None:
+            if self._closing:
+                raise StopAsyncIteration
+            self._task = asyncio.ensure_future(self._run())
+        item = None if self._task.done() and self._queue.empty() else await self._queue.get()
+        if item is None:
+            await self._task
+            raise StopAsyncIteration
+        return item
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing = True
+        try:
+            if self._task is not None and not self._task.done():
+                self.leave()
+                while not self._queue.empty():
+                    self._queue.get_nowait()
+                await asyncio.wait({self._task})
+                if error is None:
+                    await self._task
+        finally:
+            self._stack.close()
+
+    async def _run(self) -> None:
+        try:
+            stop = await self.party.run()
+            self.stopped = stop.reason
+            if stop.failed:
+                raise AnabranchError(stop.reason)
+        finally:
+            self._stack.close()
+            await self._tell(None)
+
+    async def _tell(self, item: T | None) -> None:
+        if not self._closing:
+            await self._queue.put(item)
+        elif item is None:  # someone else may still be iterating
+            with suppress(asyncio.QueueFull):
+                self._queue.put_nowait(None)
+
+
+class Server(_Running[Round]):
+    """The server of a federation: ``async for`` gives each round that it plays.
+
+    Args:
+        connection: its ``connection.toml``, as ``anabranch keys init`` makes it, or `Credentials`.
+        folder: for its log and checkpoints; one that was used before goes on from there.
+        model: the top model, any Equinox module; it maps the concatenated embeddings (Σ e_m,) to logits (c,).
+        clients: what is expected of each, in order.
+        labels: one of three. An iterable of ``(event, label)`` opens a round for each; it begins anew in every
+            process, and what was played before is passed over. An async iterable likewise, but it goes on by itself:
+            `rounds` says how many were played. A function of an event returns its label, or None where there is none:
+            a round is opened for each event that a client tells of, until `end`.
+        update: such as ``ab.DLR(10, 0.95)``; that of all parties.
+        learning_rate: of the server, or an Optax transformation.
+        learning_rate_power: ``η_t = η (t + 1)^(−power)``
+        activation: ``ab.Fixed(k)`` where the server decides who is activated; else each client does.
+        wire_dtype: of embeddings and derivatives; that of all parties.
+        seed: of what the server draws.
+        in_flight: rounds that may be open at a time.
+        deadline: seconds after which a client that has not answered is replaced, or asked again.
+        coalesce: seconds for which an event that a client tells of waits for the others that it touched too.
+        checkpoint_every: rounds between two checkpoints.
+        durable: whether each round is on the disk before its derivatives are sent.
+
+    Raises:
+        ConfigError: where an argument is wrong, or another process uses the folder.
+        ModelError: where the model does not take the embeddings.
+        CheckpointError: where the folder's state cannot be used.
+    """
+
+    def __init__(
+        self,
+        connection: str | Path | Credentials,
+        folder: str | Path,
+        *,
+        model: eqx.Module,
+        clients: Sequence[Expected],
+        labels: Iterable[tuple[Event, int]] | AsyncIterable[tuple[Event, int]] | LabelOf,
+        update: Update | None = None,
+        learning_rate: LearningRate = 0.003,
+        learning_rate_power: float = 0.0,
+        activation: Fixed | None = None,
+        wire_dtype: str = "float32",
+        seed: int = 0,
+        in_flight: int = 1,
+        deadline: float = 1.0,
+        coalesce: float = 0.0,
+        checkpoint_every: int = 5000,
+        durable: bool = False,
+    ) -> None:
+        super().__init__(connection, folder)
+        if self.credentials.index:
+            raise ConfigError(f"this is the connection of {self.credentials.party}, not the server's")
+        if not clients:
+            raise ConfigError("clients is empty: say what is expected of each")
+        if activation is not None and not isinstance(activation, Fixed):
+            raise ConfigError(
+                f"activation is {activation!r}, but the server decides Fixed(k) only; clients decide else"
+            )
+        names = self.credentials.clients
+        self.names = tuple(names[i] if i < len(names) else f"client {i + 1}" for i in range(len(clients)))
+        """The clients' names."""
+        classes = output_width(model, sum(each.width for each in clients), "server", "elements of all embeddings")
+        rule, rate = _rule(model, update, learning_rate, learning_rate_power, wire_dtype)
+        self._samples = labels_of(labels, classes)
+        self._stack.enter_context(locked(self._folder))
+        try:
+            party = make_server(
+                rule,
+                model,
+                list(clients),
+                self._samples,
+                rate,
+                self.credentials,
+                self._folder,
+                Pace(
+                    in_flight=whole("in_flight", in_flight, 1, 1024),
+                    deadline=_seconds("deadline", deadline),
+                    checkpoint_every=whole("checkpoint_every", checkpoint_every, 1),
+                    durable=durable,
+                ),
+                choose=chooser(activation, whole("seed", seed, 0, SEEDS - 1), len(clients)),
+                coalesce=_seconds("coalesce", coalesce),
+                kind=_TellingServer,
+            )
+        except BaseException:
+            self._stack.close()
+            raise
+        assert isinstance(party, _TellingServer)
+        party.told = self._played
+        self._party = party
+
+    @property
+    def party(self) -> ServerParty:
+        return self._party
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were played, those of earlier processes among them."""
+        return self._party.conversation.rounds
+
+    @property
+    def totals(self) -> Ledger:
+        """What all rounds come to: errors, activations, who was missing, bytes."""
+        return self._party.ledger
+
+    def end(self) -> None:
+        """No event follows: the rounds that are open are played, and the clients are told that they may go."""
+        self._samples.end()
+        self._party.wake()
+
+    async def _played(self, played: Played) -> None:
+        for i, (record, prediction) in enumerate(zip(played.records, played.predictions, strict=True)):
+            activated = tuple(name for name, is_in in zip(self.names, record.activated, strict=True) if is_in)
+            replaced = {name: HOW[how] for name, how in zip(self.names, record.missing, strict=True) if how}
+            await self._tell(Round(played.first + i, record.event, record.label, prediction, activated, replaced))
+
+
+class Client(_Running[Step]):
+    """A client of a federation: ``async for`` gives each step that it takes.
+
+    Args:
+        connection: its ``connection.toml``, as ``anabranch keys init`` makes it, or `Credentials`.
+        folder: for its checkpoints; one that was used before goes on from there.
+        model: the bottom model, any Equinox module; it maps the features (d_m,) to an embedding (e_m,).
+        inputs: ``d_m``, how many features there are.
+        features: a function of an event that returns its features, or None where there are none. It may be called
+            again for an event from before, and must then return the same.
+        clients: ``M``, how many clients the federation has.
+        events: the names of events that activate the client, as they happen; the server opens a round for each that
+            it has a label for. None where the client is asked only.
+        activation: ``ab.Full()``, ``ab.Random(p)``, ``ab.Event(Γ)``, one of your own, or a function of the round and
+            the features: whether an event that it is asked for activates it.
+        update: that of all parties.
+        learning_rate: of this client, or an Optax transformation.
+        learning_rate_power: ``η_t = η (t + 1)^(−power)``
+        wire_dtype: that of all parties.
+        schema: a digest of what the features are, which the server may demand.
+        seed: of what the client draws.
+        in_flight: how many rounds it answers in one call.
+        checkpoint_every: steps between two checkpoints.
+
+    Raises:
+        ConfigError: where an argument is wrong, or another process uses the folder.
+        ModelError: where the model does not take the features.
+        CheckpointError: where the folder's state cannot be used.
+    """
+
+    def __init__(
+        self,
+        connection: str | Path | Credentials,
+        folder: str | Path,
+        *,
+        model: eqx.Module,
+        inputs: int,
+        features: Callable[[bytes], ArrayLike | None],
+        clients: int,
+        events: AsyncIterable[Event] | None = None,
+        activation: Activation | Decide | None = None,
+        update: Update | None = None,
+        learning_rate: LearningRate = 0.003,
+        learning_rate_power: float = 0.0,
+        wire_dtype: str = "float32",
+        schema: str = "",
+        seed: int = 0,
+        in_flight: int = 1,
+        checkpoint_every: int = 1000,
+    ) -> None:
+        super().__init__(connection, folder)
+        index = self.credentials.index
+        if not 1 <= index <= whole("clients", clients, 1):
+            whose = f"client {index}'s" if index else "the server's"
+            raise ConfigError(f"this connection is {whose}, but there are {clients} clients")
+        inputs = whole("inputs", inputs, 1)
+        output_width(model, inputs, self.credentials.party, "features")
+        rule, rate = _rule(model, update, learning_rate, learning_rate_power, wire_dtype)
+        seed = whole("seed", seed, 0, SEEDS - 1)
+        activation = Full() if activation is None else activation
+        decide = decider(activation, seed, index) if isinstance(activation, Activation) else activation
+        self._stack.enter_context(locked(self._folder))
+        try:
+            party = make_client(
+                rule,
+                model,
+                inputs,
+                clients,
+                _Features(features, inputs),
+                decide,
+                rate,
+                self.credentials,
+                self._folder,
+                Pace(
+                    in_flight=whole("in_flight", in_flight, 1, 1024),
+                    checkpoint_every=whole("checkpoint_every", checkpoint_every, 1),
+                ),
+                schema=schema,
+                events=None if events is None else _names(events),
+                kind=_TellingClient,
+                compute=_TellingCompute,
+            )
+        except BaseException:
+            self._stack.close()
+            raise
+        assert isinstance(party, _TellingClient)
+        party.told = self._tell
+        self._party = party
+
+    @property
+    def party(self) -> ClientParty:
+        return self._party
+
+
+class _TellingServer(ServerParty):
+    """Says what it has played."""
+
+    told: Callable[[Played], Any]
+
+    async def _played(self, played: Played) -> None:
+        await super()._played(played)
+        await self.told(played)
+
+
+class _TellingCompute(ClientCompute):
+    """Remembers the steps that it takes."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.taken: deque[Step] = deque()
+
+    def step(self, rounds: NDArray[np.int32], pending: Sequence[Pending], derivatives: NDArray[Any]) -> None:
+        super().step(rounds, pending, derivatives)
+        self.taken += [Step(int(t), value) for t, value in zip(rounds, derivatives, strict=True)]
+
+
+class _TellingClient(ClientParty):
+    """Says which steps it has taken."""
+
+    told: Callable[[Step], Any]
+
+    async def _turn(self) -> None:
+        await super()._turn()
+        taken: deque[Step] = self.conversation.compute.taken  # type: ignore[attr-defined]
+        while taken:
+            await self.told(taken.popleft())
+
+
+class _Features:
+    """A person's features, checked."""
+
+    def __init__(self, features: Callable[[bytes], ArrayLike | None], inputs: int) -> None:
+        self._features, self._inputs = features, inputs
+
+    def __call__(self, event: bytes) -> NDArray[Any] | None:
+        found = self._features(event)
+        if found is None:
+            return None
+        x = np.asarray(found)
+        if x.shape != (self._inputs,) or x.dtype.kind not in "fiub":
+            raise DataError(
+                f"the features of event {event!r} are {x.dtype} of shape {x.shape}, but {self._inputs} numbers are "
+                "needed"
+            )
+        if not np.isfinite(x).all():
+            raise DataError(f"a feature of event {event!r} is not finite: return None where there are no features")
+        return x
+
+
+async def _names(events: AsyncIterable[Event]) -> AsyncIterator[bytes]:
+    async for event in events:
+        yield event_name(event)
+
+
+def _rule(
+    model: eqx.Module, update: Update | None, learning_rate: LearningRate, power: float, wire_dtype: str
+) -> tuple[Rule, Rate]:
+    update = DLR() if update is None else update
+    if not isinstance(update, Update):
+        raise ConfigError(
+            f"update is {update!r:.60}, but the type anabranch.Update is needed, such as ab.DLR(10, 0.95)"
+        )
+    dtype = np.dtype(jnp.result_type(*jax.tree.leaves(parameters(model))))
+    optimiser = None
+    if isinstance(learning_rate, optax.GradientTransformation):
+        optimiser, learning_rate = learning_rate, 0.0
+    for name, value in (("learning_rate", learning_rate), ("learning_rate_power", power)):
+        if not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise ConfigError(f"{name} is {value!r}, but it is a number of 0 or more")
+    rule = Rule(jax.tree.map(np.asarray, update), optimiser, read_wire_dtype(wire_dtype, dtype))
+    return rule, Rate(float(learning_rate), float(power))
+
+
+def _seconds(name: str, value: float) -> float:
+    if not isinstance(value, int | float) or not 0 <= value <= 86400:
+        raise ConfigError(f"{name} is {value!r}, but it is a number of seconds, at most a day")
+    return float(value)
