@@ -83,6 +83,10 @@ class Engine(ABC):
         self._leaving.set()
         self._wake.set()
 
+    def wake(self) -> None:
+        """Has it look again at what is to be done."""
+        self._wake.set()
+
     async def _connects(self) -> bool:
         """Opens the link; False where the party should leave before it is open."""
         opening = asyncio.ensure_future(self.link.open())
