@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import NDArray
 
-from anabranch.compiling import OPTIONS
+from anabranch.compiling import OPTIONS, compiled
 from anabranch.gradients import parameters
 from anabranch.party import Party, Rule, client_step, encode, init_client, init_server, server_step
 from anabranch.types import Tree
@@ -71,7 +71,7 @@ class ServerCompute:
 
     def __init__(self, rule: Rule, model: eqx.Module, width: int, rate: Rate, block: int = 1) -> None:
         dtype = _dtype(model)
-        party = init_server(rule, model, jnp.zeros(width, dtype), jnp.asarray(rate.first, dtype))
+        party = _init_server((rule, np.zeros(width, dtype), np.asarray(rate.first, dtype)), model)
         self._state = _State(rule, party)
         self.rule, self.block = rule, block
         self._rate, self._sizes, self._dtype = rate, _sizes(block), dtype
@@ -140,7 +140,7 @@ class ClientCompute:
 
     def __init__(self, rule: Rule, model: eqx.Module, features: int, rate: Rate, block: int = 1) -> None:
         dtype = _dtype(model)
-        party = init_client(rule, model, jnp.zeros(features, dtype), jnp.asarray(rate.first, dtype))
+        party = _init_client((rule, np.zeros(features, dtype), np.asarray(rate.first, dtype)), model)
         self._state = _State(rule, party)
         self.rule, self.block = rule, block
         self._rate, self._sizes, self._dtype, self._like = rate, _sizes(block), dtype, jnp.zeros(features, dtype)
@@ -326,6 +326,18 @@ def _apply(module: eqx.Module, x: Array) -> Array:
 
 def _dtype(model: eqx.Module) -> np.dtype[Any]:
     return np.dtype(jnp.result_type(*jax.tree.leaves(parameters(model))))
+
+
+@compiled
+def _init_server(inputs: tuple[Any, ...], model: eqx.Module) -> Party:
+    rule, embeddings, rate = inputs
+    return init_server(rule, model, embeddings, rate)
+
+
+@compiled
+def _init_client(inputs: tuple[Any, ...], model: eqx.Module) -> Party:
+    rule, features, rate = inputs
+    return init_client(rule, model, features, rate)
 
 
 @_program

@@ -138,6 +138,15 @@ class LocalFederation:
                     raise
             await asyncio.sleep(0.1)
 
+    @property
+    def _environment(self) -> dict[str, str]:
+        """Of the parties: what one has compiled, the others find in a folder, and so does it when it starts again."""
+        programs = {
+            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+        return programs | os.environ
+
     async def start(self, party: Party) -> None:
         """Starts a party's process, for the first time or again."""
         command = "server" if party is self.parties[0] else "client"
@@ -155,6 +164,7 @@ class LocalFederation:
                 stdout=subprocess.PIPE,
                 limit=2**24,  # a line has something on every client
                 stderr=log,
+                env=self._environment,
                 start_new_session=True,  # Ctrl-C is ours to hand on
             )
         self._readers.append(asyncio.ensure_future(self._read(party, party.process)))
