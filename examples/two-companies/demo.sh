@@ -1,0 +1,28 @@
+#!/bin/sh
+# The whole federation on this machine, with TLS and keys: sh demo.sh [folder]
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+folder=${1:-$(mktemp -d)}
+port=${PORT:-4222}
+mkdir -p "$folder"
+cp "$here"/*.toml "$here/make_data.py" "$folder"
+cd "$folder"
+
+python make_data.py
+anabranch keys init keys --server localhost --listen 127.0.0.1 --port "$port" --clients bank,shop --federation orders
+
+(cd keys/broker && exec nats-server -c nats-server.conf -l nats-server.log) &
+broker=$!
+trap 'kill $broker 2>/dev/null || true' EXIT
+
+# In any order: each waits for the others.
+anabranch client shop.toml 2> shop.log &
+shop=$!
+anabranch client bank.toml 2> bank.log &
+bank=$!
+anabranch server server.toml
+
+wait $bank
+wait $shop
+echo "Each party's own part of the model:"
+ls "$folder"/state/*/model.safetensors

@@ -1,0 +1,286 @@
+"""A federation in Python: a person's own models and events, through a real nats-server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import anabranch as ab
+from anabranch.errors import CheckpointError, RefusedError
+from anabranch.layers import MLP
+from anabranch.net import Client, Credentials, Expected, Last, LocalBroker, Round, Server, Skip, Step, event_name
+
+ROUNDS = 40
+SECONDS = 30.0
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(ROUNDS, 4)).astype(np.float32)
+Y = (X.sum(axis=1) > 0).astype(int)
+NAMES = [f"order {i}" for i in range(ROUNDS)]
+WIDTH = 3
+
+
+class Own(eqx.Module):
+    """A model that a person might write."""
+
+    weight: jax.Array
+    scale: float = eqx.field(static=True, default=2.0)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ self.weight) * jnp.float32(self.scale)
+
+
+def bottom(m: int) -> Own:
+    return Own(jax.random.normal(jax.random.key(m), (2, WIDTH)))
+
+
+TOP = MLP([2 * WIDTH, 4, 2], relu_last=False, key=jax.random.key(0))
+
+
+def features(m: int) -> Callable[[bytes], Any]:
+    rows = {event_name(name): X[i, 2 * m - 2 : 2 * m] for i, name in enumerate(NAMES)}
+    return rows.get
+
+
+def run(main: Callable[[str], Coroutine[Any, Any, None]], tmp_path: Path) -> None:
+    """Runs a test that is given the URL of a nats-server."""
+
+    async def whole() -> None:
+        async with LocalBroker(tmp_path / "broker") as broker:
+            await asyncio.wait_for(main(broker.url), SECONDS)
+
+    asyncio.run(whole())
+
+
+def credentials(url: str, index: int) -> Credentials:
+    party = ("server", "bank", "shop")[index]
+    return Credentials((url,), "demo", party, index, clients=() if index else ("bank", "shop"))
+
+
+def server(url: str, folder: Path, **options: Any) -> Server:
+    options = {"labels": list(zip(NAMES, Y.tolist(), strict=True)), "clients": [Expected(WIDTH)] * 2} | options
+    return Server(credentials(url, 0), folder / "server", model=TOP, learning_rate=0.1, **options)
+
+
+def client(url: str, folder: Path, m: int, **options: Any) -> Client:
+    options = {"features": features(m), "model": bottom(m), "learning_rate": 0.1} | options
+    return Client(credentials(url, m), folder / f"client {m}", inputs=2, clients=2, **options)
+
+
+async def steps(client: Client) -> list[Step]:
+    async with client:
+        return [step async for step in client]
+
+
+async def played(server: Server) -> list[Round]:
+    async with server:
+        return [each async for each in server]
+
+
+@pytest.mark.parametrize("activation", [ab.Random(0.5), lambda t, x: bool(x[0] > 0)], ids=["random", "a function"])
+def test_own_models_give_the_bits_of_the_simulator(activation, tmp_path: Path) -> None:
+    async def main(url: str) -> None:
+        parties = [
+            server(url, tmp_path, update=ab.DLR(4, 0.9)),
+            *(client(url, tmp_path, m, update=ab.DLR(4, 0.9), activation=activation) for m in (1, 2)),
+        ]
+        rounds, *taken = await asyncio.gather(played(parties[0]), steps(parties[1]), steps(parties[2]))
+        drawn = isinstance(activation, ab.Random)
+        mask = activation.mask(0, 0, X, (2, 2)) if drawn else X[:, [0, 2]] > 0
+        result = ab.simulate(
+            ab.SplitModel([bottom(1), bottom(2)], TOP),
+            ab.streams.from_arrays([X[:, :2], X[:, 2:]], Y),
+            update=ab.DLR(4, 0.9),
+            activation=ab.Recorded(mask),
+            learning_rate=0.1,
+            keep_errors=True,
+        )
+        models = [each.model for each in parties]
+        for own, theirs in zip(models, [result.model.server, *result.model.clients], strict=True):
+            for one, other in zip(jax.tree.leaves(own), jax.tree.leaves(theirs), strict=True):
+                np.testing.assert_array_equal(one, other)
+        assert [each.number for each in rounds] == list(range(ROUNDS))
+        assert [each.event for each in rounds] == [event_name(name) for name in NAMES]
+        assert [each.label for each in rounds] == Y.tolist()
+        assert [each.prediction != each.label for each in rounds] == result.errors.tolist()
+        assert [each.activated for each in rounds] == [
+            tuple(name for name, is_in in zip(("bank", "shop"), row, strict=True) if is_in) for row in mask
+        ]
+        assert not any(each.replaced for each in rounds)
+        for m, mine in enumerate(taken):
+            assert [step.round for step in mine] == np.flatnonzero(mask[:, m]).tolist()
+            assert all(step.derivative.shape == (WIDTH,) for step in mine)
+        assert {party.stopped for party in parties} == {"the stream has ended"}
+
+    run(main, tmp_path)
+
+
+def test_events_of_the_clients_open_rounds(tmp_path: Path) -> None:
+    """A client's own source of events, and labels that are looked up; one event has none."""
+    waiting: asyncio.Queue[str] = asyncio.Queue()
+    labels = {event_name(name): int(label) for name, label in zip(NAMES, Y, strict=True)}
+
+    async def happening() -> AsyncIterator[str]:
+        while True:
+            yield await waiting.get()
+
+    async def main(url: str) -> None:
+        told = client(url, tmp_path, 1, events=happening(), activation=lambda t, x: False)
+        asked = client(url, tmp_path, 2, activation=lambda t, x: False)
+        both = asyncio.gather(steps(told), steps(asked))
+        seen = []
+        async with server(url, tmp_path, labels=labels.get) as label_holder:
+            for name in (NAMES[3], "unlabelled", NAMES[1], NAMES[7]):
+                waiting.put_nowait(name)
+            async for each in label_holder:
+                seen.append(each)
+                if len(seen) == 3:
+                    label_holder.end()
+        assert [each.event.decode() for each in seen] == [NAMES[3], NAMES[1], NAMES[7]]
+        assert {each.activated for each in seen} == {("bank",)}
+        mine, theirs = await both
+        assert [step.round for step in mine] == [0, 1, 2]
+        assert theirs == []
+
+    run(main, tmp_path)
+
+
+def test_a_stream_of_labels_and_a_client_without_an_event(tmp_path: Path) -> None:
+    async def stream() -> AsyncIterator[tuple[str, int]]:
+        for name, label in zip(NAMES[:6], Y, strict=False):
+            await asyncio.sleep(0)
+            yield name, int(label)
+
+    rows = features(2)
+    lacking = event_name(NAMES[2])
+
+    async def main(url: str) -> None:
+        expected = [Expected(WIDTH), Expected(WIDTH, missing=Last(5))]
+        rounds, *_ = await asyncio.gather(
+            played(server(url, tmp_path, labels=stream(), clients=expected)),
+            steps(client(url, tmp_path, 1, learning_rate=optax.sgd(0.1, momentum=0.9))),
+            steps(client(url, tmp_path, 2, features=lambda event: None if event == lacking else rows(event))),
+        )
+        assert [each.replaced for each in rounds] == [{}, {}, {"shop": "last"}, {}, {}, {}]
+        assert rounds[2].activated == ("bank",)
+
+    run(main, tmp_path)
+
+
+def test_leaving_in_the_middle_and_coming_back(tmp_path: Path) -> None:
+    """The ``async for`` is left; what was played is played, and other objects go on with the next round."""
+
+    async def main(url: str) -> None:
+        clients = [asyncio.ensure_future(steps(client(url, tmp_path, m))) for m in (1, 2)]
+        first = []
+        async with server(url, tmp_path) as one:
+            async for each in one:
+                first.append(each.number)
+                if len(first) == 5:
+                    break
+        done = one.rounds
+        assert done >= 5
+        again = server(url, tmp_path)
+        assert again.rounds == done
+        rest = await played(again)
+        assert [each.number for each in rest] == list(range(done, ROUNDS))
+        assert again.totals.rounds == ROUNDS
+        assert [step.round for step in await clients[0]] == list(range(ROUNDS))
+        assert len(await clients[1]) == ROUNDS
+
+    run(main, tmp_path)
+
+
+def test_a_slow_reader_slows_the_federation_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.net.api.HELD", 2)
+
+    async def main(url: str) -> None:
+        clients = asyncio.gather(*(steps(client(url, tmp_path, m)) for m in (1, 2)))
+        async with server(url, tmp_path) as slow:
+            first = await anext(slow)
+            for _ in range(200):
+                await asyncio.sleep(0)
+            assert slow.rounds <= 5
+            assert [first.number] + [each.number async for each in slow] == list(range(ROUNDS))
+        await clients
+
+    run(main, tmp_path)
+
+
+def test_what_goes_wrong_is_raised_where_it_is_iterated(tmp_path: Path) -> None:
+    async def wrong(*items: tuple[str, int]) -> AsyncIterator[tuple[str, int]]:
+        for item in items:
+            yield item
+        raise KeyError("the table is gone")
+
+    async def main(url: str) -> None:
+        first = asyncio.ensure_future(steps(client(url, tmp_path, 1)))
+        second = asyncio.ensure_future(steps(client(url, tmp_path, 2)))
+        with pytest.raises(ab.DataError, match="the label of event 'order 1' is 7, but the model tells 2 classes"):
+            await played(server(url, tmp_path, labels=wrong((NAMES[0], 0), (NAMES[1], 7))))
+        with pytest.raises(KeyError, match="the table is gone"):
+            await played(server(url, tmp_path, labels=wrong((NAMES[1], 1))))
+        second.cancel()
+        await asyncio.wait([second])
+
+        other = asyncio.ensure_future(server(url, tmp_path, labels=[(name, 0) for name in NAMES]).run())
+        with pytest.raises(RefusedError, match=r"update is DLR.* here and .*OGD\(\) there; embedding width is 3 here"):
+            await client(url, tmp_path / "other", 2, update=ab.OGD(), model=Own(jnp.ones((2, 2)))).run()
+        with pytest.raises(ab.DataError, match=r"float64 of shape \(3,\), but 2 numbers are needed"):
+            await client(url, tmp_path, 2, features=lambda event: [1.0, 2.0, 3.0]).run()
+        for each in (first, other):
+            each.cancel()
+        await asyncio.wait([first, other])
+
+    run(main, tmp_path)
+
+
+def test_arguments_are_checked_before_anything_is_sent(tmp_path: Path) -> None:
+    url = "nats://127.0.0.1:1"
+    wrong = [
+        (lambda **o: server(url, tmp_path, **o), {"labels": 3}, "labels is 3, but it is an iterable of"),
+        (lambda **o: server(url, tmp_path, **o), {"clients": [Expected(5)]}, "does not take 5 elements"),
+        (lambda **o: server(url, tmp_path, **o), {"clients": []}, "clients is empty"),
+        (lambda **o: server(url, tmp_path, **o), {"activation": ab.Full()}, "the server decides Fixed"),
+        (lambda **o: server(url, tmp_path, **o), {"wire_dtype": "int8"}, "wire_dtype is 'int8'"),
+        (lambda **o: server(url, tmp_path, **o), {"in_flight": 0}, "in_flight is 0"),
+        (lambda **o: server(url, tmp_path, **o), {"deadline": -1}, "deadline is -1"),
+        (
+            lambda **o: server(url, tmp_path, **o),
+            {"update": ab.SLR(2), "clients": [Expected(3, missing=Skip())] * 2},
+            "SLR evaluates a window",
+        ),
+        (lambda **o: client(url, tmp_path, 1, **o), {"update": "DLR"}, "update is 'DLR', but the type"),
+        (lambda **o: client(url, tmp_path, 1, **o), {"learning_rate": -1.0}, "learning_rate is -1.0"),
+        (lambda **o: client(url, tmp_path, 1, **o), {"model": MLP([3, 3], relu_last=False, key=jax.random.key(0))},
+         "bank: the model does not take 2 features: its first dense layer takes 3"),
+    ]  # fmt: skip
+    for make, options, message in wrong:
+        with pytest.raises(ab.AnabranchError, match=message):
+            make(**options)
+    with pytest.raises(ab.ConfigError, match="this is the connection of bank, not the server's"):
+        Server(credentials(url, 1), tmp_path / "x", model=TOP, clients=[Expected(3)] * 2, labels=[])
+    with pytest.raises(ab.ConfigError, match="this connection is client 2's, but there are 1 clients"):
+        Client(credentials(url, 2), tmp_path / "x", model=bottom(1), inputs=2, features=features(1), clients=1)
+
+
+def test_a_folder_has_one_user_and_one_model(tmp_path: Path) -> None:
+    async def main(url: str) -> None:
+        clients = asyncio.gather(*(steps(client(url, tmp_path, m)) for m in (1, 2)))
+        one = server(url, tmp_path)
+        with pytest.raises(ab.ConfigError, match="is in use by this process already"):
+            server(url, tmp_path)
+        await one.run()
+        await clients
+
+    run(main, tmp_path)
+    with pytest.raises(CheckpointError, match="checkpoint of another model"):
+        server("nats://127.0.0.1:1", tmp_path, update=ab.OGD())
