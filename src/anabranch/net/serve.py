@@ -19,6 +19,7 @@ from anabranch.errors import ConfigError
 from anabranch.net import assemble, own, partyfile
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
+from anabranch.net.metrics import serving
 from anabranch.net.server import ServerParty
 from anabranch.net.status import client_status, server_status
 from anabranch.protocol.actions import Stop
@@ -104,9 +105,11 @@ async def _run(
 
     reporting = asyncio.ensure_future(reports())
     try:
-        stop = await party.run()
+        async with serving(party, settings.metrics, settings.metrics_host):
+            stop = await party.run()
         if not isinstance(settings, partyfile.PartyFile):  # the model of a run is made of all its parties' later
             own.write_model(party, folder)
+            own.sum_up(party, folder)
         return stop
     finally:
         reporting.cancel()
