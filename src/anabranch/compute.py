@@ -223,9 +223,9 @@ class ClientCompute:
 
 
 def to_arrays(tree: Tree) -> dict[str, NDArray[Any]]:
-    """A state's arrays by their place, such as ``"model/layers/0/weight"``."""
+    """Copies of a state's arrays by their place, such as ``"model/layers/0/weight"``: programs use its memory again."""
     paths = jax.tree_util.tree_flatten_with_path(eqx.filter(tree, eqx.is_array))[0]
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in paths}
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.array(leaf) for path, leaf in paths}
 
 
 def from_arrays(tree: Tree, arrays: dict[str, NDArray[Any]]) -> Tree:
