@@ -8,18 +8,21 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from anabranch.errors import ConnectError, MessageError, RefusedError
 from anabranch.net.credentials import Credentials
 from anabranch.net.link import Link
+from anabranch.net.logs import Repeats
 from anabranch.protocol.actions import Action, Note, Played, Send, Stop
 from anabranch.protocol.codec import decode
 from anabranch.protocol.messages import Message
 from anabranch.store import checkpoint
 
+WELCOME = {"joined"}
+"""Notes of what is well."""
 QUIET = {"late", "twice", "old session", "stale"}
 """Notes of what the network does now and then: they are counted, and logged where one looks closely."""
 
@@ -42,7 +45,8 @@ class Engine(ABC):
         """How often each thing was noted, of which client."""
         self.checkpoint_time: float | None = None
         """When the last checkpoint was saved, by the monotonic clock."""
-        self._log = logging.LoggerAdapter(logging.getLogger(f"anabranch.{name}"), {"party": name})
+        self._log = _PartyLog(logging.getLogger(f"anabranch.{name}"), {"party": name})
+        self._repeats = Repeats(self._say)
         self._inbox: deque[tuple[int, bytes]] = deque()
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -72,6 +76,7 @@ class Engine(ABC):
                 self._arm()
             return await self._finish()
         finally:
+            self._repeats.flush(math.inf)
             if self._timer is not None:
                 self._timer.cancel()
             if self._saving is not None:
@@ -82,6 +87,13 @@ class Engine(ABC):
         """Ends the run soon, as Ctrl-C does; the party may come back."""
         self._leaving.set()
         self._wake.set()
+
+    def say(self, text: str, level: int = logging.INFO) -> None:
+        """Logs something, with the party and the round."""
+        self._log.log(level, "%s", text, extra={"round": self._rounds()})
+
+    def _say(self, level: int, text: str) -> None:
+        self.say(text, level)
 
     def wake(self) -> None:
         """Has it look again at what is to be done."""
@@ -156,8 +168,8 @@ class Engine(ABC):
                     await self._played(action)
                 case Note(what, text, client, count):
                     self.notes[what, client] += count
-                    level = logging.DEBUG if what in QUIET else logging.INFO if what == "joined" else logging.WARNING
-                    self._log.log(level, text, extra={"round": self._rounds()})
+                    level = logging.DEBUG if what in QUIET else logging.INFO if what in WELCOME else logging.WARNING
+                    self._repeats.tell((what, client), level, text, time.monotonic(), count)
                 case Stop():
                     self._stop = action
                     self._wake.set()
@@ -182,7 +194,8 @@ class Engine(ABC):
 
     def _garbage(self, client: int, error: MessageError) -> None:
         self.notes["garbage", client or None] += 1
-        self._log.warning(str(error), extra={"round": self._rounds()})
+        text = f"client {client}: {error}" if client else str(error)
+        self._repeats.tell(("garbage", client), logging.WARNING, text, time.monotonic())
 
     def _begin_saving(self) -> None:
         """Saves a checkpoint beside everything else, unless one is being saved."""
@@ -205,16 +218,26 @@ class Engine(ABC):
         self.checkpoint_time = time.monotonic()
         self._saved(values)
 
+    def _knows(self, client: int) -> bool:
+        """Whether there is a client of this number."""
+        return client == 0
+
     def _received(self, client: int, raw: bytes) -> None:
+        if not self._knows(client):
+            self.notes["stranger", None] += 1
+            text = f"a message came from client {client}, and there is no such client"
+            self._repeats.tell("stranger", logging.WARNING, text, time.monotonic())
+            return
         self._inbox.append((client, raw))
         self._wake.set()
 
     def _came_back(self) -> None:
+        self._repeats.tell("back", logging.INFO, "the connection to the broker is back", time.monotonic())
         self._lost_something = True
         self._wake.set()
 
     def _waits(self, why: str) -> None:
-        self._log.warning(why, extra={"round": self._rounds()})
+        self._repeats.tell(("broker", why), logging.WARNING, why, time.monotonic())
 
     def _fails(self, why: ConnectError) -> None:
         self._problem = why
@@ -222,7 +245,8 @@ class Engine(ABC):
 
     def _arm(self) -> None:
         """Sees to it that the task wakes when something is due."""
-        due = self._due()
+        self._repeats.flush(time.monotonic())
+        due = min(self._due(), self._repeats.due())
         if due < self._armed or self._timer is None:
             if self._timer is not None:
                 self._timer.cancel()
@@ -233,3 +257,10 @@ class Engine(ABC):
     def _fire(self) -> None:
         self._timer, self._armed = None, math.inf
         self._wake.set()
+
+
+class _PartyLog(logging.LoggerAdapter[logging.Logger]):
+    """Says with each record which party it is of, and the round where that is given."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        return msg, {**kwargs, "extra": {**(self.extra or {}), **kwargs.get("extra", {})}}

@@ -57,8 +57,15 @@ class Link:
         self.messages: Counter[Counted] = Counter()
         self._receive, self._back, self._lost, self._failed = receive, back, lost, failed
         self._nats: Client | None = None
+        self.reconnections = 0
+        """How often the connection came back."""
         self._again: asyncio.Task[None] | None = None
         self._subject = credentials.federation
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection to the broker."""
+        return self._nats is not None and self._nats.is_connected
 
     async def open(self) -> None:
         """Connects, however long that takes while trying again may help, and subscribes.
@@ -142,10 +149,12 @@ class Link:
             await disconnect(client)
 
     async def _arrived(self, message: Msg) -> None:
-        client = 0 if self.credentials.index else int(message.subject.rpartition(".")[2])
+        name = message.subject.rpartition(".")[2]
+        client = 0 if self.credentials.index else int(name) if name.isdecimal() and len(name) < 6 else -1
         self._receive(client, message.data)
 
     async def _reconnected(self) -> None:
+        self.reconnections += 1
         self._back()
 
     async def _disconnected(self) -> None:
@@ -160,7 +169,7 @@ class Link:
     async def _open_again(self) -> None:
         try:
             await self.open()
-            self._back()
+            await self._reconnected()
         except ConnectError as error:
             self._failed(error)
 

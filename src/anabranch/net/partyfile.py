@@ -58,6 +58,7 @@ class PartySettings(Section):
     in_flight: int = Field(default=1, ge=1, le=1024, description="a whole number of rounds from 1 to 1024")
     checkpoint_every: int = Field(default=5000, ge=1, description="a whole number of rounds of 1 or more")
     metrics: int | None = Field(default=None, ge=0, le=65535, description="a port, 0 for any that is free")
+    metrics_host: Text = Field(default="127.0.0.1", description="an address of this machine")
 
     @property
     def pace(self) -> Pace:

@@ -90,6 +90,8 @@ class ServerParty(Engine):
         """Seconds from a query to the answer, of the last answers of each client."""
         self.joined: set[int] = set()
         """The clients that have come since this process began."""
+        self.on_round_trip: Callable[[int, float], None] = lambda client, seconds: None
+        """Called with each of them."""
         self._every, self._choose = checkpoint_every, choose
         self._asked: dict[int, float] = {}
         self._more: asyncio.Task[None] | None = None
@@ -160,7 +162,9 @@ class ServerParty(Engine):
         for client, message in self._mail():
             if 1 <= client <= len(talk.seats):
                 if isinstance(message, m.Embeddings) and message.rounds and message.rounds[0] in self._asked:
-                    self.round_trips[client - 1].append(now - self._asked[message.rounds[0]])
+                    seconds = now - self._asked[message.rounds[0]]
+                    self.round_trips[client - 1].append(seconds)
+                    self.on_round_trip(client, seconds)
                 await self._do(talk.receive(client, message, now))
         if talk.due() <= now:
             await self._do(talk.tick(now))
@@ -244,6 +248,14 @@ class ServerParty(Engine):
 
     async def _last_words(self) -> None:
         pass  # the clients wait for it
+
+    @property
+    def log_bytes(self) -> int:
+        """Of the round log on the disk."""
+        return self._log_file.size
+
+    def _knows(self, client: int) -> bool:
+        return 1 <= client <= len(self.conversation.seats)
 
     def _rounds(self) -> int:
         return self.conversation.rounds

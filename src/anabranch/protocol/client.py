@@ -104,7 +104,7 @@ class ClientConversation:
     def happened(self, event: bytes) -> list[Action]:
         """An event has activated the client: it sends its embedding, and is not asked."""
         if event in self._answered:
-            return [Note("late", f"event {event.hex()} has happened here after the server had asked for it")]
+            return [Note("late", "an event has happened here after the server had asked for it")]
         self._happened.setdefault(event, {})
         if len(self._happened) > REMEMBERED:
             self._told.discard(oldest := next(iter(self._happened)))

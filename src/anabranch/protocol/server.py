@@ -175,13 +175,14 @@ class ServerConversation:
     def discard(self, event: bytes) -> list[Action]:
         """No round will be opened for an event that clients have told of."""
         self._arrivals.pop(event, None)
-        return [Note("event dropped", f"no label is known for event {event.hex()}: no round was opened for it")]
+        return [Note("event dropped", "no label is known for an event that clients told of: it opens no round")]
 
     def due(self) -> float:
-        """When `tick` or `arrived` has something to say next."""
+        """When `tick` or `arrived` has something to say next; an event that there is no `room` for has time."""
         deadlines = [each.deadline for each in self._open] if self._ended is None else []
         calls = [self._call_again] if any(seat.session is None for seat in self.seats) else []
-        return min([*deadlines, *calls, *(each.due for each in self._arrivals.values()), self._end_again])
+        arrivals = [each.due for each in self._arrivals.values()] if self._arrivals and self.room else []
+        return min([*deadlines, *calls, *arrivals, self._end_again])
 
     def tick(self, now: float) -> list[Action]:
         """Deals with what is missing after its deadline."""
@@ -291,32 +292,34 @@ class ServerConversation:
             problem = f"its parameters have a derivative of round {message.applied:,}, which it was never sent"
         if problem:
             return self._unusable(client, message.rounds, problem, now)
-        actions: list[Action] = []
-        void: list[int] = []
-        asked: list[_Open] = []
+        void: dict[int, None] = {}
+        asked: dict[int, _Open] = {}
+        odd: dict[str, list[int]] = {}  # one note for all rounds of a message, which may name very many
         for i, t in enumerate(message.rounds):
             place = t - self.rounds
             if place >= len(self._open):
-                actions.append(
-                    Note("no such round", f"client {client} answered round {t:,}, which is not open", client)
-                )
+                odd.setdefault("no such round", []).append(t)
             elif place < 0:
-                actions.append(Note("late", f"client {client} answered round {t:,} when it was over", client))
+                odd.setdefault("late", []).append(t)
                 if message.activated[i] and t not in seat.outbox:
-                    void.append(t)
+                    void[t] = None
             elif client in self._open[place].answers:
-                actions.append(Note("twice", f"client {client} answered round {t:,} twice", client))
+                odd.setdefault("twice", []).append(t)
             elif seat.stale(message.applied, t, self.in_flight):
-                asked.append(self._open[place])
+                asked[t] = self._open[place]
             else:
                 activated = bool(message.activated[i])
                 self._open[place].answers[client] = _Answer(message.applied, activated, message.values[i])
                 self._open[place].unknown.discard(client)
         seat.present = True
+        actions: list[Action] = [
+            Note(what, f"client {client} answered round {rounds[0]:,}{_ODD[what]}", client, len(rounds))
+            for what, rounds in odd.items()
+        ]
         if asked:
             text = f"client {client} answered with parameters of round {message.applied:,}: a derivative was lost"
             actions += [Note("stale", text, client), *self._send_again(client, seat, message.applied)]
-            actions += self._ask(client, asked)
+            actions += self._ask(client, asked.values())
         if void:
             actions.append(Send(m.Void(message.session, tuple(void)), client))
         return actions + self._play(now)
@@ -326,6 +329,8 @@ class ServerConversation:
 
     def _happened(self, client: int, seat: Seat, message: m.Happened, now: float) -> list[Action]:
         problem = _check_values(message.embedding[None], (0,), np.ones(1, bool), seat)
+        if message.applied > seat.before:
+            problem = f"its parameters have a derivative of round {message.applied:,}, which it was never sent"
         if problem:
             return [Note("unusable", f"client {client}: {problem}", client)]
         seat.present = True
@@ -334,7 +339,13 @@ class ServerConversation:
         if t is None:
             arrival = self._arrivals.setdefault(message.event, _Arrival(now + self._coalesce))
             arrival.answers[client] = answer
-            return []
+            if len(self._arrivals) <= REMEMBERED:
+                return []
+            del self._arrivals[next(iter(self._arrivals))]
+            text = (
+                f"more than {REMEMBERED:,} events that clients told of wait for their rounds: the oldest is forgotten"
+            )
+            return [Note("event dropped", text, client)]
         if t < self.rounds:
             return [Note("late", f"client {client} told of an event when its round {t:,} was over", client)]
         each = self._open[t - self.rounds]
@@ -534,6 +545,8 @@ class ServerConversation:
         self._recent = {bytes.fromhex(event): t for event, t in values["recent"]}
 
 
+_ODD = {"no such round": ", which is not open", "late": " when it was over", "twice": " twice"}
+"""What is said of answers that are not used."""
 _Handler = Callable[[ServerConversation, int, Seat, Any, float], list[Action]]
 _HANDLERS: dict[type[m.Message], _Handler] = {
     m.Embeddings: ServerConversation._embeddings,
