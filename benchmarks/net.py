@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from anabranch.compute import Stepped
 from anabranch.config import Config
 from anabranch.net import assemble
 from anabranch.net.assemble import Pace
@@ -57,8 +58,6 @@ class Nothing:
             return None
         embeddings, labels = arguments
         self.rounds += len(labels)
-        from anabranch.compute import Stepped
-
         return Stepped(np.zeros(len(labels), np.int32), embeddings, 0)
 
 
@@ -82,13 +81,15 @@ def party(folder: Path, index: int, clients: int, rounds: int, in_flight: int, m
         credentials = Credentials.load(folder / "connection.toml")
         replay = assemble.replay(config(clients, rounds))
         pace = Pace(in_flight=in_flight, deadline=30.0, checkpoint_every=10**9)
-        if not model:
-            assemble.ServerCompute = lambda *a: Nothing(server_compute(*a))  # type: ignore[misc, assignment]
-            assemble.ClientCompute = lambda *a: Nothing(client_compute(*a))  # type: ignore[misc, assignment]
         if index:
-            await assemble.client_party(replay, index, credentials, folder, pace).run()
+            client = assemble.client_party(replay, index, credentials, folder, pace)
+            if not model:
+                client.conversation.compute = Nothing(client.conversation.compute)  # type: ignore[assignment]
+            await client.run()
             return
         server = assemble.server_party(replay, credentials, folder, pace)
+        if not model:
+            server.conversation.compute = Nothing(server.conversation.compute)  # type: ignore[assignment]
         started = time.monotonic()
 
         async def watch() -> None:
@@ -106,7 +107,6 @@ def party(folder: Path, index: int, clients: int, rounds: int, in_flight: int, m
         await server.run()
         await watching
 
-    server_compute, client_compute = assemble.ServerCompute, assemble.ClientCompute
     asyncio.run(run())
 
 
