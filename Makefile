@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test bench docs clean help
+.PHONY: demo test bench chaos docs clean help
 
 help:
 	@echo "make demo    train on the i-MNIST stream: 200,000 rounds, under a minute"
 	@echo "make test    every check: tests, doctests, types, style, imports, docs"
 	@echo "make bench   measure the speed; prints JSON lines"
+	@echo "make chaos   kill a federation's processes a hundred times; the result must be the same bytes"
 	@echo "make docs    build the documentation into site/"
 	@echo "make clean   remove the virtual environment and everything built"
 
@@ -25,6 +26,9 @@ test: $(VENV)/test.stamp
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks.bench
+
+chaos: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.chaos
 
 docs: $(VENV)/test.stamp
 	$(BIN)/mkdocs build --strict
