@@ -1,0 +1,214 @@
+"""What parties log: lines of JSON, no floods, and nothing of a sample."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import logging
+import math
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+import tomli_w
+
+from anabranch.net.broker import LocalBroker
+from anabranch.net.logs import LONGEST, NOISE, JsonLines, Repeats, structured
+from test_metrics import EVENT, FEATURE, NAMES, PATIENCE, ROUNDS, client_settings, server_settings, write_tables
+
+FLOOD = 3000
+
+
+@pytest.fixture
+def stderr(monkeypatch):
+    """What is logged, after `structured`; the loggers are afterwards as they were."""
+    loggers = [logging.getLogger(name) for name in ("anabranch", "asyncio", "nats")]
+    before = [(each.handlers[:], each.level, each.propagate) for each in loggers]
+    text = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", text)
+    structured(logging.INFO)
+    yield text
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.propagate = handlers, propagate
+        logger.setLevel(level)
+
+
+def test_a_line_has_the_party_the_round_and_the_message(stderr):
+    logging.getLogger("anabranch.bank").info("%d rows", 3, extra={"party": "bank", "round": 7})
+    line = json.loads(stderr.getvalue())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", line.pop("time"))
+    assert line == {"level": "info", "party": "bank", "round": 7, "message": "3 rows"}
+
+
+def test_what_others_say_stays_one_line_of_bounded_length(stderr):
+    for text in ("a\nb\r\x1b[2J\x9b\u2028", "x" * 70_000):
+        logging.getLogger("anabranch").warning("%s", text)
+    first, second = stderr.getvalue().splitlines()
+    assert json.loads(first)["message"] == r"a\nb\r\x1b[2J\x9b\u2028"
+    assert len(json.loads(second)["message"]) < LONGEST + 50
+    assert json.loads(second)["message"].endswith("(70,000 characters)")
+
+
+def test_a_traceback_is_in_its_line(stderr):
+    try:
+        raise ValueError("too much")
+    except ValueError:
+        logging.getLogger("asyncio").exception("a task failed")
+    line = json.loads(stderr.getvalue())
+    assert line["message"] == "a task failed"
+    assert line["traceback"].endswith("ValueError: too much\n")
+
+
+def test_what_nobody_can_do_anything_about_is_not_said(stderr):
+    logging.getLogger("asyncio").warning(NOISE)
+    logging.getLogger("asyncio").info("using a selector")
+    logging.getLogger("nats.aio").debug("ping")
+    assert stderr.getvalue() == ""
+    logging.getLogger("asyncio").warning("socket.send() raised exception.")
+    assert "raised exception" in stderr.getvalue()
+
+
+def said(*events: tuple[float, str, str], until: float = math.inf) -> list[str]:
+    """What is said of things (when, kind, text), looked after as an engine does."""
+    lines: list[str] = []
+    repeats = Repeats(lambda level, text: lines.append(text), 10.0)
+    for now, kind, text in events:
+        if repeats.due() <= now:
+            repeats.flush(now)
+        repeats.tell(kind, logging.WARNING, text, now)
+    repeats.flush(until)
+    return lines
+
+
+def test_a_flood_is_said_once_and_then_counted():
+    assert said((0.0, "a", "a1"), (1.0, "b", "b1"), (2.0, "a", "a2"), (3.0, "a", "a3")) == [
+        "a1",
+        "b1",
+        "a3 (2 like this in 10 s)",
+    ]
+    flood = [(t / 100, "a", f"a{t}") for t in range(2500)]
+    assert said(*flood) == [
+        "a0",
+        "a999 (999 like this in 10 s)",
+        "a1999 (1,000 like this in 10 s)",
+        "a2499 (500 like this in 10 s)",
+    ]
+
+
+def test_what_comes_now_and_then_is_said_each_time():
+    assert said((0.0, "a", "a1"), (10.0, "a", "a2"), (30.0, "a", "a3")) == ["a1", "a2", "a3"]
+    assert said((0.0, "a", "a1"), (1.0, "a", "a2"), until=5.0) == ["a1"], "not yet"
+
+
+def test_what_was_said_long_ago_is_forgotten():
+    repeats = Repeats(lambda level, text: None, 10.0)
+    for t in range(1000):
+        repeats.tell(("broker", t), logging.WARNING, "", float(t))
+    assert len(repeats._held) <= 11
+    assert repeats.due() == math.inf
+
+
+def start(folder: Path, name: str, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+    path = folder / f"{name}.party.toml"
+    path.write_text(tomli_w.dumps(settings))
+    command = [sys.executable, "-m", "anabranch", "server" if name == "server" else "client", str(path)]
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+
+def lines(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The lines of a log, without the last words to a person."""
+    return [json.loads(line) for line in (folder / f"{name}.log").read_text().splitlines() if line.startswith("{")]
+
+
+def wait_for(state: Any, what: str) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while not (found := state()):
+        assert time.monotonic() < deadline, f"there was not: {what}"
+        time.sleep(0.05)
+    return found
+
+
+def counted(where: str, sample: str) -> float:
+    """A sample of a party's metrics; 0 before it is there."""
+    with urllib.request.urlopen(f"{where}/metrics", timeout=PATIENCE) as answer:
+        text = answer.read().decode()
+    found = [line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(sample)]
+    return float(found[0]) if found else 0.0
+
+
+def address(folder: Path, name: str) -> str:
+    """Where a party's metrics are, as its log says."""
+
+    def found() -> str:
+        text = (folder / f"{name}.log").read_text()
+        match = re.search(r"metrics are at (http://127\.0\.0\.1:\d+)/metrics", text)
+        return match[1] if match else ""
+
+    return wait_for(found, f"an address in the log of {name}")
+
+
+async def flood(url: str) -> None:
+    """What someone with the shop's rights may send."""
+    connection = await nats.connect(url)
+    for i in range(FLOOD):
+        await connection.publish("test.up.2", b"garbage %d" % i)
+        await connection.publish("test.up.99", b"garbage")
+    await connection.publish("test.up.x", b"garbage")
+    await connection.flush()
+    await connection.close()
+
+
+def test_real_parties_say_little_and_nothing_of_a_sample(tmp_path):
+    write_tables(tmp_path)
+    broker = LocalBroker(tmp_path / "broker")
+    asyncio.run(broker.start())
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for index, name in enumerate(("server", *NAMES)):
+            connection: dict[str, Any] = {"url": broker.url, "federation": "test", "party": name, "index": index}
+            if not index:
+                connection["clients"] = list(NAMES)
+            (tmp_path / f"{name}.toml").write_text(tomli_w.dumps(connection))
+            settings = client_settings(name) if index else server_settings(connection="server.toml")
+            processes[name] = start(tmp_path, name, settings | {"metrics": 0})
+        server = address(tmp_path, "server")
+        wait_for(lambda: counted(server, "anabranch_rounds_total") == ROUNDS, "all rounds")
+        asyncio.run(flood(broker.url))
+        sample = 'anabranch_notes_total{client="shop",kind="garbage"}'
+        wait_for(lambda: counted(server, sample) == FLOOD, "the flood")
+        wait_for(lambda: counted(server, 'anabranch_notes_total{client="",kind="stranger"}') == FLOOD + 1, "strangers")
+        for name in NAMES:
+            assert counted(address(tmp_path, name), "anabranch_client_joined") == 1
+        for process in processes.values():
+            process.send_signal(signal.SIGTERM)
+        assert [process.wait(PATIENCE) for process in processes.values()] == [0, 0, 0]
+    finally:
+        for process in processes.values():
+            with contextlib.suppress(OSError):
+                process.kill()
+            process.wait()
+        broker.kill()
+    for name in processes:
+        text = (tmp_path / f"{name}.log").read_text()
+        for secret in (FEATURE, FEATURE[:6], EVENT, EVENT.encode().hex()):
+            assert secret not in text
+        assert {line.get("party", name) for line in lines(tmp_path, name)} == {name}
+        assert len(lines(tmp_path, name)) < 25, text
+    garbage = [line["message"] for line in lines(tmp_path, "server") if "not a message" in line["message"]]
+    assert 1 <= len(garbage) <= 4
+    assert garbage[0] == "client 2: not a message of Anabranch: it begins with 67 61 72 62"
+
+
+def test_json_lines_is_what_a_handler_takes():
+    record = logging.makeLogRecord({"msg": "%s", "args": ("é",), "levelname": "WARNING"})
+    assert json.loads(JsonLines().format(record)) | {"time": ""} == {"time": "", "level": "warning", "message": "é"}
