@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test bench chaos docs clean help
+.PHONY: demo test bench chaos fuzz docs clean help
 
 help:
 	@echo "make demo    train on the i-MNIST stream: 200,000 rounds, under a minute"
 	@echo "make test    every check: tests, doctests, types, style, imports, docs"
 	@echo "make bench   measure the speed; prints JSON lines"
 	@echo "make chaos   kill a federation's processes a hundred times; the result must be the same bytes"
+	@echo "make fuzz    throw a million inputs at the decoder, and plays at the conversation"
 	@echo "make docs    build the documentation into site/"
 	@echo "make clean   remove the virtual environment and everything built"
 
@@ -30,6 +31,15 @@ bench: $(VENV)/bench.stamp
 chaos: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.chaos
 
+# Where an input fails, it is kept in fuzz/found: `python fuzz/fuzz_codec.py 1 fuzz/found/crash-...` tries it again.
+INPUTS ?= 1000000
+PLAYS ?= 20000
+
+fuzz: $(VENV)/fuzz.stamp
+	@mkdir -p fuzz/found
+	$(BIN)/python fuzz/fuzz_codec.py $(INPUTS) -artifact_prefix=fuzz/found/
+	$(BIN)/python fuzz/fuzz_conversations.py $(PLAYS) -artifact_prefix=fuzz/found/
+
 docs: $(VENV)/test.stamp
 	$(BIN)/mkdocs build --strict
 
@@ -47,6 +57,10 @@ $(VENV)/run.stamp: pyproject.toml constraints.txt
 
 $(VENV)/test.stamp: $(VENV)/run.stamp
 	@$(PIP) --editable '.[test]'
+	@touch $@
+
+$(VENV)/fuzz.stamp: $(VENV)/run.stamp
+	@$(PIP) --editable '.[fuzz]'
 	@touch $@
 
 $(VENV)/bench.stamp: $(VENV)/run.stamp

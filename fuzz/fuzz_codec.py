@@ -62,10 +62,11 @@ def main() -> None:
     if len(sys.argv) < 2 or not sys.argv[1].isdigit():
         sys.exit("how many inputs? For example: python fuzz/fuzz_codec.py 1000000")
     runs, options = sys.argv[1], sys.argv[2:]
+    given = any(Path(option).is_file() for option in options)  # those are tried, and nothing else
     with tempfile.TemporaryDirectory(prefix="anabranch-fuzz-") as folder:
         for i, message in enumerate(seeds()):
             Path(folder, f"seed-{i}").write_bytes(encode(message))
-        atheris.Setup([sys.argv[0], f"-runs={runs}", "-max_len=4096", *options, folder], one)
+        atheris.Setup([sys.argv[0], f"-runs={runs}", "-max_len=4096", *options, *([] if given else [folder])], one)
         atheris.Fuzz()
 
 

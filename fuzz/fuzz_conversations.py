@@ -301,10 +301,13 @@ def fuzz(one: Callable[[bytes], None]) -> None:
     if len(sys.argv) < 2 or not sys.argv[1].isdigit():
         sys.exit("how many inputs? For example: python fuzz/fuzz_conversations.py 1000000")
     runs, options = sys.argv[1], sys.argv[2:]
+    given = any(Path(option).is_file() for option in options)  # those are tried, and nothing else
     with tempfile.TemporaryDirectory(prefix="anabranch-fuzz-") as folder:
         for seed in range(50):  # long plays from the beginning
             Path(folder, f"seed-{seed}").write_bytes(random.Random(seed).randbytes(LONGEST // 2))
-        atheris.Setup([sys.argv[0], f"-runs={runs}", f"-max_len={LONGEST}", *options, folder], one)
+        atheris.Setup(
+            [sys.argv[0], f"-runs={runs}", f"-max_len={LONGEST}", *options, *([] if given else [folder])], one
+        )
         atheris.Fuzz()
 
 
