@@ -46,12 +46,16 @@ def error_curves(panels: Mapping[str, Sequence[tuple[str, Row]]], top: float | N
 def recent_error(record: Record) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The rounds of a curve's points, and the mean error between each and the one before.
 
-    A run-time error rate is the mean of the last 20,000 rounds, which says little about a run that has fewer.
+    A run-time error rate is the mean of the last 20,000 rounds, which says little about a run that has fewer. There a
+    last point of few rounds is left out: it would be little but chance.
     """
     rounds = np.asarray(record["curve"]["rounds"], float)
     errors = np.asarray(record["curve"]["run_time_error"], float)
     if len(rounds) and rounds[-1] <= RUN_TIME_WINDOW:  # until then the rate is that of all rounds so far
-        errors = np.diff(rounds * errors, prepend=0) / np.diff(rounds, prepend=0)
+        between = np.diff(rounds, prepend=0)
+        errors = np.diff(rounds * errors, prepend=0) / between
+        if between[-1] < between[0] / 2:
+            rounds, errors = rounds[:-1], errors[:-1]
     return rounds, errors
 
 
