@@ -21,7 +21,7 @@ from anabranch.protocol.codec import decode
 from anabranch.protocol.messages import Message
 from anabranch.store import checkpoint
 
-WELCOME = {"joined"}
+WELCOME = {"joined", "left"}
 """Notes of what is well."""
 QUIET = {"late", "twice", "old session", "stale"}
 """Notes of what the network does now and then: they are counted, and logged where one looks closely."""

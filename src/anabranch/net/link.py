@@ -158,7 +158,8 @@ class Link:
         self._back()
 
     async def _disconnected(self) -> None:
-        self._lost("the connection to the broker is lost; waiting for it")
+        if self._nats is not None:  # else it was this party that hung up
+            self._lost("the connection to the broker is lost; waiting for it")
 
     async def _closed(self) -> None:
         """nats-py has given up for good, as it does where a broker says that something is wrong: connects anew."""
