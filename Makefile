@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test bench chaos fuzz docs clean help
+.PHONY: demo test bench bench-net chaos fuzz docs clean help
 
 help:
 	@echo "make demo    train on the i-MNIST stream: 200,000 rounds, under a minute"
 	@echo "make test    every check: tests, doctests, types, style, imports, docs"
 	@echo "make bench   measure the speed; prints JSON lines"
+	@echo "make bench-net  measure the federation over NATS; prints JSON lines"
 	@echo "make chaos   kill a federation's processes a hundred times; the result must be the same bytes"
 	@echo "make fuzz    throw a million inputs at the decoder, and plays at the conversation"
 	@echo "make docs    build the documentation into site/"
@@ -27,6 +28,9 @@ test: $(VENV)/test.stamp
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks.bench
+
+bench-net: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.net
 
 chaos: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.chaos
