@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -89,7 +90,9 @@ class RealFederation:
         self.broker = LocalBroker(folder / "broker", conf)
         self._secure, self._pace = secure, {"checkpoint_every": 200} | pace
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._limits: dict[str, int] = {}
+        self._rounds = 0
+        self._told: dict[int, dict[str, Any]] = {}
+        self._readers: dict[int, threading.Thread] = {}
 
     @property
     def config(self) -> Config:
@@ -104,7 +107,7 @@ class RealFederation:
         for process in self.processes.values():
             if process.poll() is None:
                 process.kill()
-            process.wait()
+            self.end(process)
         self.broker.kill()
 
     def start_broker(self) -> None:
@@ -121,26 +124,39 @@ class RealFederation:
             self.processes[name] = self.process(name)
 
     def process(self, name: str) -> subprocess.Popen[bytes]:
-        """A new process of a party; what it says goes to files."""
+        """A new process of a party."""
         own = self.folder / name
         command = [sys.executable, "-m", "anabranch", SERVER if name == SERVER else "client", own / "party.toml"]
-        self._status_path(name).unlink(missing_ok=True)
-        with self._status_path(name).open("wb") as status, (own / "log.jsonl").open("ab") as log:
-            return subprocess.Popen([*command, "--json"], stdin=subprocess.DEVNULL, stdout=status, stderr=log)
+        with (own / "log.jsonl").open("ab") as log:
+            process = subprocess.Popen(
+                [*command, "--json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
+            )
+        self._readers[process.pid] = threading.Thread(target=self._read, args=(process,))
+        self._readers[process.pid].start()
+        return process
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                if line.endswith(b"\n"):
+                    self._told[process.pid] = json.loads(line)
+
+    def end(self, process: subprocess.Popen[bytes]) -> int:
+        """Waits until a process has ended, and all that it said is read."""
+        code = process.wait(PATIENCE)
+        self._readers[process.pid].join()
+        return code
 
     def status(self, name: str = SERVER) -> dict[str, Any]:
         """The last that its present process has reported; empty before."""
-        try:
-            lines = self._status_path(name).read_bytes().splitlines(keepends=True)
-        except OSError:
-            return {}
-        whole = [line for line in lines if line.endswith(b"\n")]
-        return dict(json.loads(whole[-1])) if whole else {}
+        return self._told.get(self.processes[name].pid, {}) if name in self.processes else {}
 
     @property
     def rounds(self) -> int:
-        """How many the server has played, as far as it has said."""
-        return int(self.status().get("rounds", 0))
+        """How many the server has played, as far as it has said, also before it was killed."""
+        self._rounds = max(self._rounds, int(self.status().get("rounds", 0)))
+        return self._rounds
 
     def wait_for_rounds(self, rounds: int) -> None:
         """Until the server has played so many."""
@@ -156,11 +172,11 @@ class RealFederation:
         for name in names:
             self.processes[name].send_signal(how)
         for name in names:
-            self.processes[name].wait(PATIENCE)
+            self.end(self.processes[name])
 
     def wait(self, *names: str) -> list[int]:
         """The exit codes of parties, once they have ended by themselves."""
-        return [self.processes[name].wait(PATIENCE) for name in names or self.names]
+        return [self.end(self.processes[name]) for name in names or self.names]
 
     def log(self, name: str) -> str:
         """All that it said to people and to its log."""
@@ -173,9 +189,6 @@ class RealFederation:
     def result(self) -> Result:
         """What the last checkpoints of the parties have."""
         return collect(self.replay, self.folder, 1.0, None)
-
-    def _status_path(self, name: str) -> Path:
-        return self.folder / name / "status.jsonl"
 
     def _write(self, name: str, index: int) -> None:
         own = self.folder / name

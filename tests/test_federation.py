@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from nats.aio.msg import Msg
+from typer.testing import CliRunner
 
+from anabranch.cli import app
+from anabranch.net.connecting import connect
+from anabranch.output import FILES
+from anabranch.protocol import messages as m
+from anabranch.protocol.codec import decode, encode
+from anabranch.store import load
 from real_federations import (
-    PATIENCE,
     SERVER,
     RealFederation,
     damage,
     damage_all,
+    processes_of,
     same,
     simulate,
     wait_for,
@@ -72,7 +85,7 @@ def test_what_is_damaged_or_does_not_fit_on_the_disk(tmp_path: Path) -> None:
 
         # Another process in the same folder.
         second = federation.process("client-1")
-        assert second.wait(PATIENCE) == 2
+        assert federation.end(second) == 2
         assert f"is in use by the process {federation.processes['client-1'].pid}" in _flat(federation.log("client-1"))
 
         # The newest checkpoint is damaged, of the server and of a client.
@@ -90,12 +103,12 @@ def test_what_is_damaged_or_does_not_fit_on_the_disk(tmp_path: Path) -> None:
         # No room for the server's log, then none for a client's checkpoint.
         _limit(federation, SERVER)
         assert federation.wait(SERVER) == [2]
-        assert "Error: cannot write the round log into" in _flat(federation.log(SERVER))
+        assert federation.status()["error"].startswith("cannot write the round log into")
         federation.start(SERVER)
         federation.wait_for_rounds(federation.rounds + 1)
         _limit(federation, "client-2")
         assert federation.wait("client-2") == [2]
-        assert "Error: cannot write the checkpoint into" in _flat(federation.log("client-2"))
+        assert federation.status("client-2")["error"].startswith("cannot write the checkpoint into")
 
         # None that can be used.
         federation.kill(SERVER, "client-1")
@@ -112,6 +125,172 @@ def test_what_is_damaged_or_does_not_fit_on_the_disk(tmp_path: Path) -> None:
         assert federation.wait() == [0, 0, 0]
         assert "Traceback" not in "".join(map(federation.log, federation.names))
         same(federation.result(), simulate(run))
+
+
+def test_others_go_on_without_a_client_and_it_comes_back(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "data", rounds=100_000)
+    policies = ("last 20", "zero", "mean", "skip")
+    with RealFederation(tmp_path / "fed", run, missing=policies, deadline=0.5) as federation:
+        federation.start(SERVER, "client-1", "client-2", "client-3")
+
+        def told(what: str) -> list[Any]:
+            return [each[what] for each in federation.status().get("clients", [])]
+
+        # The first round waits for all, also for those that others could do without.
+        wait_for(lambda: "waiting for client-4" in federation.log(SERVER), "a server that waits for the last")
+        federation.start("client-4")
+        federation.wait_for_rounds(100)
+
+        federation.kill("client-1", "client-2", "client-3")
+        wait_for(
+            lambda: [each.keys() for each in told("replaced")[:3]] == [{"last", "zero"}, {"zero"}, {"mean"}],
+            "clients that are replaced, each by its policy",
+        )
+        federation.start("client-1", "client-2", "client-3")
+        wait_for(lambda: all(told("present")), "all clients")
+
+        federation.kill("client-4")
+        wait_for(lambda: told("replaced")[3].get("skip", 0) > 50, "rounds that are dropped")
+        federation.start("client-4")
+        wait_for(lambda: all(told("present")), "all clients")
+
+        # A server that comes back gives its clients a moment.
+        federation.kill(SERVER)
+        missed = told("missed")
+        federation.start(SERVER)
+        federation.wait_for_rounds(federation.rounds + 500)
+        assert all(after - before < 100 for before, after in zip(missed, told("missed"), strict=True))
+
+        federation.kill(*federation.names, how=signal.SIGTERM)
+        assert federation.wait() == [0] * 5
+        result = federation.result()
+    missing = result.settings["federation"]["missing"]
+    assert [sum(counts.values()) for counts in missing] == [result.rounds] * 4
+    assert missing[0]["last"] >= 20
+    assert all(counts["answered"] for counts in missing)
+
+
+def test_nothing_of_what_a_client_makes_up_reaches_the_model(tmp_path: Path) -> None:
+    """TLS, NKeys and permissions; somebody has client 2's keys while the real one is away."""
+    run = write_run(tmp_path / "data", clients=2, rounds=2000)
+    with RealFederation(tmp_path / "fed", run, secure=True) as federation:
+        federation.start(*federation.names)
+        federation.wait_for_rounds(500)
+        wait_for(lambda: federation.checkpoints("client-2"), "a checkpoint")
+        federation.kill("client-2")
+        asyncio.run(_make_up(federation))
+        notes = wait_for(
+            lambda: (found := federation.status()["notes"]).get("unexpected") and found, "that the server has seen all"
+        )
+        assert notes["garbage"] == 3
+        assert notes["unusable"] == 4
+        assert {"late", "no such round", "old session"} <= notes.keys()
+        federation.start("client-2")
+        assert federation.wait() == [0, 0, 0]
+        same(federation.result(), simulate(run))
+
+
+async def _make_up(federation: RealFederation) -> None:
+    """Says hello as client 2, and then nothing but what is wrong."""
+    applied = load(federation.folder / "client-2" / "checkpoints").state["applied"]
+    asked: asyncio.Future[m.Query] = asyncio.get_running_loop().create_future()
+
+    async def hear(message: Msg) -> None:
+        heard = decode(message.data)
+        if isinstance(heard, m.Query) and not asked.done():
+            asked.set_result(heard)
+
+    connection = await connect(federation.credentials("client-2"))
+    await connection.subscribe("real.query", cb=hear)
+    await connection.subscribe("real.down.2", cb=hear)
+
+    async def send(message: m.Message | bytes) -> None:
+        await connection.publish("real.up.2", message if isinstance(message, bytes) else encode(message))
+
+    await send(m.Hello(7, federation.replay.terms("real"), 2, 3, "", applied))
+    t = (await asyncio.wait_for(asked, PATIENCE)).first
+
+    def answer(values: Any, rounds: tuple[int, ...] = (t,), session: int = 7, of: int = applied) -> m.Embeddings:
+        return m.Embeddings(session, of, m.NONE, rounds, np.ones(len(rounds), bool), values)
+
+    good = np.full((1, 3), 0.5, np.float32)
+    whole = encode(answer(good))
+    for garbage in (b"", b"not a message", whole[:-1]):
+        await send(garbage)
+    await send(answer(np.full((1, 3), np.nan, np.float32)))
+    await send(answer(np.full((1, 4), 0.5, np.float32)))
+    await send(answer(good.astype(np.float16)))
+    await send(answer(good, of=t + 1))
+    await send(answer(good, (t + 1000,)))
+    await send(answer(good, (t - 1,)))
+    await send(answer(good, session=8))
+    await send(m.End(7, 0, 0, "it is over"))
+    await connection.flush()
+    await connection.close()
+
+
+def test_ctrl_c_ends_all_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    """The command line: refused where something else is in the folder, stopped, and in the end the files of a run."""
+    run = write_run(tmp_path / "data", clients=2, rounds=6000)
+    folder = tmp_path / "fed"
+
+    def up(*more: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "anabranch", "up", str(run), "--out", str(folder), "--quiet", *more]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    # While the parties are starting.
+    first = up()
+    wait_for((folder / "client-2" / "party.toml").exists, "processes that start")
+    first.send_signal(signal.SIGINT)
+    said = first.communicate(timeout=PATIENCE)[1]
+    assert first.returncode == 130, said
+    assert "goes on" in said
+    assert not processes_of(folder)
+
+    # In the middle of the rounds.
+    second = up()
+    wait_for(lambda: list((folder / "server" / "rounds").glob("*.log")), "rounds")
+    third = up()
+    assert "is in use by the process" in _flat(third.communicate(timeout=PATIENCE)[1])
+    assert third.returncode == 2
+    second.send_signal(signal.SIGINT)
+    assert second.wait(PATIENCE) == 130, second.stderr
+    assert not processes_of(folder)
+    rounds = json.loads((folder / "result.json").read_text())
+    assert rounds["stopped"] == "interrupted"
+    assert 0 < rounds["rounds"] < 6000
+
+    # Another update.
+    other = up("--set", "update.window=6")
+    assert "holds a federation of other settings" in _flat(other.communicate(timeout=PATIENCE)[1])
+    assert other.returncode == 2
+
+    # Killed without a word: its parties leave by themselves.
+    killed = up()
+    wait_for(lambda: len(processes_of(folder)) >= 5, "all processes")
+    killed.kill()
+    killed.communicate()
+
+    last = up()
+    said = last.communicate(timeout=PATIENCE)[1]
+    assert (last.returncode, said) == (0, "")
+    assert not processes_of(folder)
+    done = CliRunner().invoke(app, ["run", str(run), "--quiet", "--out", str(tmp_path / "alone")])
+    assert done.exit_code == 0
+    for name in ("model.safetensors", "curve.csv"):
+        assert (folder / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    assert {*FILES} <= {each.name for each in folder.iterdir()}
+
+
+def test_a_party_whose_broker_never_comes_can_be_stopped(tmp_path: Path) -> None:
+    federation = RealFederation(tmp_path / "fed", write_run(tmp_path / "data", clients=2, rounds=10))
+    with federation:
+        federation.broker.kill()
+        federation.start("client-1")
+        wait_for(lambda: "there is no broker" in federation.log("client-1"), "a client that says what it waits for")
+        federation.kill("client-1", how=signal.SIGINT)
+        assert federation.wait("client-1") == [0]
+        assert "Traceback" not in federation.log("client-1")
 
 
 def _limit(federation: RealFederation, name: str) -> None:

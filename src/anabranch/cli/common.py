@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,10 +51,15 @@ def errors(notes: Console) -> Iterator[None]:
     try:
         yield
     except (AnabranchError, KeyboardInterrupt) as problem:
-        from anabranch.display import error
+        interrupted = isinstance(problem, KeyboardInterrupt)
+        _say(notes, "interrupted before a result was written" if interrupted else str(problem))
+        raise typer.Exit(INTERRUPTED if interrupted else WRONG) from None
 
-        if isinstance(problem, KeyboardInterrupt):
-            error(notes, "interrupted before a result was written")
-            raise typer.Exit(INTERRUPTED) from None
-        error(notes, str(problem))
-        raise typer.Exit(WRONG) from None
+
+def _say(notes: Console, text: str) -> None:
+    from anabranch.display import error
+
+    try:
+        error(notes, text)
+    except OSError:  # where stderr is a file on a full disk; the exit code still says it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from anabranch.cli.common import STOPPED, errors
+from anabranch.errors import AnabranchError
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The party's file.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the party's status to stdout, a line twice a second.")]
@@ -47,6 +48,13 @@ def _run(file: Path, *, server: bool, as_json: bool, with_parent: int | None) ->
 
         structured(logging.INFO)
         report = serve.print_json if as_json else None
-        stop = serve.serve(file, server=server, report=report, with_parent=with_parent)
+        try:
+            stop = serve.serve(file, server=server, report=report, with_parent=with_parent)
+        except AnabranchError as error:
+            if as_json:
+                serve.print_json({"error": str(error)})
+            raise
+        if as_json and stop.failed:
+            serve.print_json({"error": stop.reason})
         note(notes, stop.reason)
         raise typer.Exit(STOPPED if stop.failed else 0)

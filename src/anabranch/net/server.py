@@ -26,8 +26,11 @@ from anabranch.store.roundlog import RoundLog
 
 LOG, STATE = "rounds", "checkpoints"
 """The folders of the round log and of the checkpoints, in the server's folder."""
-LAST_ANSWERS = 30.0
+LAST_ANSWERS = 60.0
 """Seconds that the clients have for their goodbyes at the end."""
+COMING = 15.0
+"""Seconds for which a server that goes on waits for clients that it could do without. They need a moment to hear that
+it is there again, in which it would play thousands of rounds."""
 
 
 class Samples(Protocol):
@@ -96,7 +99,7 @@ class ServerParty(Engine):
         self._asked: dict[int, float] = {}
         self._more: asyncio.Task[None] | None = None
         self._told_waiting: list[int] = []
-        self._deadline = math.inf
+        self._deadline = self._coming = math.inf
         self._log_file = RoundLog(folder / LOG, durable=durable)
         self._kept = [0]
         """Rounds at the checkpoints that are kept, the older first."""
@@ -150,7 +153,8 @@ class ServerParty(Engine):
 
     def _begin(self) -> list[Action]:
         self._wake.set()
-        if self.conversation.rounds:
+        if self.conversation.rounds:  # the first round waits for all, however long that takes
+            self._coming = time.monotonic() + COMING
             self._log.info("going on after %d rounds, %d of them from the log", self.conversation.rounds, self.replayed)
         return self.conversation.begin()
 
@@ -181,7 +185,8 @@ class ServerParty(Engine):
     async def _open(self, now: float) -> None:
         """Opens rounds for what clients have told of, and for the samples that are there."""
         talk, samples = self.conversation, self._samples
-        while talk.room and self._stop is None:
+        absent = self._absent(now)
+        while talk.room and not absent and self._stop is None:
             events = talk.arrived(now)[: talk.room]
             known = [(event, label) for event in events if (label := samples.label(event)) is not None]
             for event in events:
@@ -200,7 +205,7 @@ class ServerParty(Engine):
             if talk.opened == talk.rounds and not talk.ended and not talk.arrived(math.inf):
                 self._deadline = now + LAST_ANSWERS
                 await self._do(talk.end("the stream has ended", now))
-        elif talk.room and self._more is None:
+        elif talk.room and not absent and self._more is None:
             self._more = asyncio.ensure_future(samples.more())
             self._more.add_done_callback(self._have_more)
 
@@ -210,8 +215,21 @@ class ServerParty(Engine):
             self._problem = error
         self._wake.set()
 
+    def _absent(self, now: float) -> list[int]:
+        """The clients that have not come since this process began, while it waits for all."""
+        if now >= self._coming:
+            return []
+        return [client for client, seat in enumerate(self.conversation.seats, 1) if seat.session is None]
+
+    @property
+    def waiting_for(self) -> list[int]:
+        """The clients that no round begins without."""
+        if self.conversation.ended:
+            return []
+        return sorted({*self.conversation.awaited(), *self._absent(time.monotonic())})
+
     def _tell_waiting(self) -> None:
-        awaited = self.conversation.awaited() if not self.conversation.ended else []
+        awaited = self.waiting_for
         if awaited != self._told_waiting:
             self._told_waiting = awaited
             if awaited:
@@ -220,7 +238,8 @@ class ServerParty(Engine):
                 self._log.info("waiting for %s", who)
 
     def _due(self) -> float:
-        return min(self.conversation.due(), self._deadline)
+        now = time.monotonic()
+        return min(self.conversation.due(), self._deadline, self._coming if self._absent(now) else math.inf)
 
     async def _played(self, played: Played) -> None:
         self._log_file.append_many(played.first, [encode(record) for record in played.records])

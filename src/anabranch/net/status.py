@@ -40,7 +40,7 @@ def server_status(party: ServerParty, started: float) -> dict[str, Any]:
         "run_time_error": _number(ledger.run_time_error),
         "accumulated_error": _number(ledger.error_rate),
         "seconds": round(time.monotonic() - started, 3),
-        "waiting_for": talk.awaited() if not talk.ended else [],
+        "waiting_for": party.waiting_for,
         "clients": clients,
         **_common(party),
     }

@@ -50,6 +50,8 @@ class Party:
     process: asyncio.subprocess.Process | None = None
     status: dict[str, Any] = field(default_factory=dict)
     """The last that it reported."""
+    error: str | None = None
+    """What its process has ended with, where that was an error."""
 
     @property
     def folder(self) -> Path:
@@ -167,13 +169,18 @@ class LocalFederation:
                 env=self._environment,
                 start_new_session=True,  # Ctrl-C is ours to hand on
             )
+        party.error = None
         self._readers.append(asyncio.ensure_future(self._read(party, party.process)))
 
     async def _read(self, party: Party, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         async for line in process.stdout:
             if line.endswith(b"\n"):  # it may have been killed in the middle of one
-                party.status = json.loads(line)
+                told = json.loads(line)
+                if "error" in told:
+                    party.error = told["error"]
+                else:
+                    party.status = told
 
     async def wait(self, tell: Callable[[], None] = lambda: None, every: float = 0.25) -> int:
         """Until every party has ended; returns the server's exit code.
@@ -188,6 +195,7 @@ class LocalFederation:
             tell()
             for party in self.parties:
                 if party.code not in (None, 0, STOPPED) and not (self._stopping and party.code == -signal.SIGTERM):
+                    await asyncio.wait(self._readers, timeout=1.0)  # its last words may still be on their way
                     raise AnabranchError(f"{party.name} has ended ({_code(party.code)}): {self.last_words(party)}")
             if all(party.code is not None for party in self.parties):
                 await self._read_all()
@@ -223,7 +231,9 @@ class LocalFederation:
         await asyncio.gather(*self._readers)
 
     def last_words(self, party: Party) -> str:
-        """The last lines of a party's log."""
+        """The error that a party has ended with, else the last lines of its log."""
+        if party.error is not None:
+            return party.error
         lines = party.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
         return " / ".join(lines) or "it said nothing"
 
