@@ -204,6 +204,7 @@ def test_real_parties_say_little_and_nothing_of_a_sample(tmp_path):
             assert secret not in text
         assert {line.get("party", name) for line in lines(tmp_path, name)} == {name}
         assert len(lines(tmp_path, name)) < 25, text
+        assert "connection to the broker is lost" not in text
     garbage = [line["message"] for line in lines(tmp_path, "server") if "not a message" in line["message"]]
     assert 1 <= len(garbage) <= 4
     assert garbage[0] == "client 2: not a message of Anabranch: it begins with 67 61 72 62"

@@ -16,11 +16,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from anabranch.errors import ConfigError
-from anabranch.net import metrics, own, partyfile
+from anabranch.net import keys, metrics, own, partyfile
 from anabranch.net.broker import LocalBroker
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
-from anabranch.net.metrics import CONNECTIONS, HttpServer, serving
+from anabranch.net.metrics import CONNECTIONS, HttpServer, Metrics, serving
 from anabranch.net.server import ServerParty
 
 NAMES = ("bank", "shop")
@@ -124,6 +124,10 @@ async def values_of(port: int) -> dict[tuple[str, ...], float]:
     assert status == 200
     assert FEATURE not in text
     assert EVENT not in text
+    return samples(text)
+
+
+def samples(text: str) -> dict[tuple[str, ...], float]:
     families = text_string_to_metric_families(text)
     return {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
 
@@ -141,10 +145,12 @@ def test_a_federation_seen_from_outside(tmp_path):
                 running = [asyncio.ensure_future(server.run())]
                 await until(lambda: server.link.connected, "a connection")
                 assert await ready(port) == ["waiting for bank"]
-                await with_clients(broker.url, server, port, running)
+                await with_clients(broker, server, port, running)
 
-    async def with_clients(url: str, server: ServerParty, port: int, running: list[asyncio.Future[Any]]) -> None:
-        bank, shop = (client_of(tmp_path, url, index) for index in (1, 2))
+    async def with_clients(
+        broker: LocalBroker, server: ServerParty, port: int, running: list[asyncio.Future[Any]]
+    ) -> None:
+        bank, shop = (client_of(tmp_path, broker.url, index) for index in (1, 2))
         async with serving(bank, 0) as own_port, serving(shop, 0) as shop_port:
             assert own_port is not None
             assert shop_port is not None
@@ -159,6 +165,12 @@ def test_a_federation_seen_from_outside(tmp_path):
             check_server(seen)
             await until(lambda: bank.conversation.applied == ROUNDS - 1, "the last derivative")
             check_client(await values_of(own_port), bank)
+            broker.kill()
+            await until(lambda: not server.link.connected, "a loss")
+            assert await ready(port) == ["there is no connection to the broker"]
+            await broker.start()
+            await until(lambda: is_ready(port, own_port, shop_port), "all of them again")
+            assert (await values_of(port))["anabranch_broker_reconnections_total",] >= 1
             bank.leave()
             await banks
         await until(lambda: not server.conversation.seats[0].present, "a goodbye")
@@ -167,6 +179,9 @@ def test_a_federation_seen_from_outside(tmp_path):
         for party in (server, shop):
             party.leave()
         await asyncio.gather(shops, *running)
+
+    async def is_ready(*ports: int) -> bool:
+        return not any([await ready(each) for each in ports])
 
     asyncio.run(play())
 
@@ -309,3 +324,14 @@ def test_a_port_that_is_taken_is_named(tmp_path):
         server._log_file.close()
 
     asyncio.run(play())
+
+
+def test_the_end_of_a_certificate_is_told(tmp_path):
+    write_tables(tmp_path)
+    keys.init(tmp_path / "keys", "test", "127.0.0.1", NAMES, days=30)
+    credentials = Credentials.load(tmp_path / "keys" / "bank" / "connection.toml")
+    file = partyfile.check(client_settings("bank"), tmp_path / "bank.toml")
+    assert isinstance(file, partyfile.ClientFile)
+    seen = samples(Metrics(own.client_party(file, credentials, tmp_path / "bank")).text().decode())
+    left = seen["anabranch_certificate_expiry_timestamp_seconds",] - time.time()
+    assert 29 * 86400 < left < 31 * 86400

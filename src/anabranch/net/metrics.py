@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from anabranch.errors import ConfigError
 from anabranch.net.client import ClientParty
+from anabranch.net.credentials import read_certificates
 from anabranch.net.server import ServerParty
 from anabranch.protocol.missing import HOW
 
@@ -56,6 +57,9 @@ class Metrics(Collector):
         self.registry = CollectorRegistry()
         self._begun = time.monotonic()
         self._names = party.link.credentials.clients
+        certificate = party.link.credentials.certificate
+        ends = None if certificate is None else read_certificates(certificate)[0].not_valid_after_utc
+        self._certificate_ends = None if ends is None else ends.timestamp()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
         if isinstance(party, ServerParty):
@@ -107,6 +111,9 @@ class Metrics(Collector):
         saved = self._begun if party.checkpoint_time is None else party.checkpoint_time
         age = "Since the last checkpoint of this process, or since its start."
         yield _gauge("checkpoint_age_seconds", age, time.monotonic() - saved)
+        if self._certificate_ends is not None:
+            text = "When the party's certificate of TLS, as it was read at the start, is not valid any more."
+            yield _gauge("certificate_expiry_timestamp_seconds", text, self._certificate_ends)
         notes = {(what, self._client(client)): float(count) for (what, client), count in party.notes.items()}
         yield _counter(
             "notes", "What was out of the ordinary, or worth a note, by kind and client.", notes, "kind", "client"
