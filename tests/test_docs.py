@@ -19,6 +19,7 @@ import pytest
 import anabranch as ab
 from anabranch.config import KINDS, Config
 from anabranch.configfile import PRESETS, load
+from anabranch.net import partyfile
 from anabranch.sweep.file import read
 
 ROOT = Path(__file__).parent.parent
@@ -116,7 +117,10 @@ def test_configurations_and_commands_are_accepted(text: Path, tmp_path: Path) ->
     for i, block in enumerate(blocks(text, "toml")):
         file = tmp_path / f"{i}.toml"
         file.write_text(block, encoding="utf-8")
-        (read if "[grid]" in block else load)(file)
+        if "connection = " in block:
+            partyfile.load(file)
+        else:
+            (read if "[grid]" in block else load)(file)
     for command in re.findall(r"^\$ anabranch (?:run|show) (.*)$", text.read_text(encoding="utf-8"), re.MULTILINE):
         words = shlex.split(command)
         if words[0] in PRESETS and "widnow" not in command:
