@@ -103,7 +103,7 @@ def _up(
         stopped = "interrupted"
     elif code:
         stopped = federation.last_words(federation.parties[0])
-    result = output.untimed(collect(run, folder.path, seconds, stopped))
+    result = output.untimed(collect(run, folder.path, seconds, stopped, federation.status))
     origin = output.Origin(source.name, config.title(), config.to_dict(), run.plan.data)
     output.write(folder.path, result, origin)
     if not quiet:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,8 @@ RUN = "run.toml"
 SECONDS = 15.0
 """How long a party may take to leave before it is killed."""
 LAST_LINES = 5
+WIRE = ("direction", "kind", "client", "bytes", "messages")
+"""What is counted on the wire, as the server's last process saw it; client 0 is all of them."""
 STOPPED = 3
 """The exit code of a server whose training cannot go on."""
 
@@ -272,7 +274,9 @@ class LocalFederation:
             replace_file(party.file, partyfile.text(settings).encode())
 
 
-def collect(run: assemble.Replay, folder: Path, seconds: float, stopped: str | None) -> Result:
+def collect(
+    run: assemble.Replay, folder: Path, seconds: float, stopped: str | None, status: Mapping[str, Any] | None = None
+) -> Result:
     """The result of a local federation: what its parties' last checkpoints have.
 
     Args:
@@ -280,6 +284,7 @@ def collect(run: assemble.Replay, folder: Path, seconds: float, stopped: str | N
         folder: of the federation.
         seconds: that the rounds took.
         stopped: why it ended early, or None.
+        status: the server's last one, of its last process; None where it is not known.
 
     Raises:
         CheckpointError: where a party has none that can be used.
@@ -295,7 +300,14 @@ def collect(run: assemble.Replay, folder: Path, seconds: float, stopped: str | N
         held = load(folder / f"client-{m}" / CLIENT_STATE)
         if held is not None:
             bottoms[m - 1] = assemble.replaced(bottoms[m - 1], _part(held.arrays, "model/"))
-    settings = {**run.prepared.settings, "federation": {"missing": ledger.missing}}
+    status = status or {}
+    federation = {
+        "clients": ledger.missing,  # in how many rounds each answered, or was replaced in which way
+        "max_delay": [each["max_delay"] for each in status.get("clients", ())],
+        "wire": [dict(zip(WIRE, each, strict=True)) for each in status.get("bytes", ())],
+        "notes": status.get("notes", {}),
+    }
+    settings = {**run.prepared.settings, "federation": federation}
     return Result(
         model=SplitModel(bottoms, top),
         rounds=ledger.rounds,
