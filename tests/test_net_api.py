@@ -282,5 +282,5 @@ def test_a_folder_has_one_user_and_one_model(tmp_path: Path) -> None:
         await clients
 
     run(main, tmp_path)
-    with pytest.raises(CheckpointError, match="checkpoint of another model"):
+    with pytest.raises(CheckpointError, match="was made with other settings"):
         server("nats://127.0.0.1:1", tmp_path, update=ab.OGD())
