@@ -13,7 +13,7 @@ anabranch keys init keys --server localhost --listen 127.0.0.1 --port "$port" --
 
 (cd keys/broker && exec nats-server -c nats-server.conf -l nats-server.log) &
 broker=$!
-trap 'kill $broker 2>/dev/null || true' EXIT
+trap 'kill $broker ${shop:-} ${bank:-} 2>/dev/null || true' EXIT
 
 # In any order: each waits for the others.
 anabranch client shop.toml 2> shop.log &
