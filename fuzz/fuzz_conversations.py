@@ -21,7 +21,9 @@ from typing import Any
 
 import atheris
 
-with atheris.instrument_imports(include=["anabranch.protocol"]):
+with atheris.instrument_imports(
+    include=[f"anabranch.protocol.{name}" for name in ("server", "client", "seat", "missing")]
+):
     from anabranch.protocol import messages as m
     from anabranch.protocol.actions import Note, Played, Send, Stop
     from anabranch.protocol.client import ClientConversation

@@ -22,7 +22,7 @@ import pytest
 import tomli_w
 
 from anabranch.net.broker import LocalBroker
-from anabranch.net.logs import LONGEST, NOISE, JsonLines, Repeats, structured
+from anabranch.net.logs import LONGEST, NOISE, JsonLines, Repeats, name_party, structured
 from test_metrics import EVENT, FEATURE, NAMES, PATIENCE, ROUNDS, client_settings, server_settings, write_tables
 
 FLOOD = 3000
@@ -47,6 +47,13 @@ def test_a_line_has_the_party_the_round_and_the_message(stderr):
     line = json.loads(stderr.getvalue())
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", line.pop("time"))
     assert line == {"level": "info", "party": "bank", "round": 7, "message": "3 rows"}
+
+
+def test_a_line_that_does_not_say_whose_it_is_has_the_party_of_the_process(stderr):
+    name_party("shop")
+    logging.getLogger("anabranch.net.tables").warning("gone")
+    logging.getLogger("anabranch.bank").warning("gone", extra={"party": "bank"})
+    assert [json.loads(line)["party"] for line in stderr.getvalue().splitlines()] == ["shop", "bank"]
 
 
 def test_what_others_say_stays_one_line_of_bounded_length(stderr):
@@ -202,7 +209,8 @@ def test_real_parties_say_little_and_nothing_of_a_sample(tmp_path):
         text = (tmp_path / f"{name}.log").read_text()
         for secret in (FEATURE, FEATURE[:6], EVENT, EVENT.encode().hex()):
             assert secret not in text
-        assert {line.get("party", name) for line in lines(tmp_path, name)} == {name}
+        assert {line["party"] for line in lines(tmp_path, name)} == {name}
+        assert all("round" in line for line in lines(tmp_path, name)[1:-1])
         assert len(lines(tmp_path, name)) < 25, text
         assert "connection to the broker is lost" not in text
     garbage = [line["message"] for line in lines(tmp_path, "server") if "not a message" in line["message"]]

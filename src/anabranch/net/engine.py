@@ -8,17 +8,19 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from anabranch.errors import ConnectError, MessageError, RefusedError
+from anabranch.errors import CheckpointError, ConfigError, ConnectError, MessageError, RefusedError
 from anabranch.net.credentials import Credentials
 from anabranch.net.link import Link
 from anabranch.net.logs import Repeats
 from anabranch.protocol.actions import Action, Note, Played, Send, Stop
 from anabranch.protocol.codec import decode
 from anabranch.protocol.messages import Message
+from anabranch.protocol.terms import Terms
 from anabranch.store import checkpoint
 
 WELCOME = {"joined", "left"}
@@ -45,7 +47,7 @@ class Engine(ABC):
         """How often each thing was noted, of which client."""
         self.checkpoint_time: float | None = None
         """When the last checkpoint was saved, by the monotonic clock."""
-        self._log = _PartyLog(logging.getLogger(f"anabranch.{name}"), {"party": name})
+        self._log = _PartyLog(logging.getLogger(f"anabranch.{name}"), name, self._rounds)
         self._repeats = Repeats(self._say)
         self._inbox: deque[tuple[int, bytes]] = deque()
         self._wake = asyncio.Event()
@@ -90,7 +92,7 @@ class Engine(ABC):
 
     def say(self, text: str, level: int = logging.INFO) -> None:
         """Logs something, with the party and the round."""
-        self._log.log(level, "%s", text, extra={"round": self._rounds()})
+        self._log.log(level, "%s", text)
 
     def _say(self, level: int, text: str) -> None:
         self.say(text, level)
@@ -113,6 +115,20 @@ class Engine(ABC):
             return False
         opening.result()
         return True
+
+    def _check_terms(self, found: checkpoint.Checkpoint, terms: Terms) -> None:
+        """Whether the folder's checkpoint was made with the settings of today; the federation may have a new name.
+
+        Raises:
+            CheckpointError: where it was not.
+        """
+        held = Terms(**found.state["terms"])
+        wrong = replace(terms, federation=held.federation).differences(held)
+        if wrong:
+            raise CheckpointError(
+                f"{found.path}: was made with other settings ({'; '.join(wrong)}): name another folder, or give the "
+                "settings that it was made with"
+            )
 
     @abstractmethod
     def _begin(self) -> list[Action]:
@@ -239,7 +255,7 @@ class Engine(ABC):
     def _waits(self, why: str) -> None:
         self._repeats.tell(("broker", why), logging.WARNING, why, time.monotonic())
 
-    def _fails(self, why: ConnectError) -> None:
+    def _fails(self, why: ConfigError | ConnectError) -> None:
         self._problem = why
         self._wake.set()
 
@@ -260,7 +276,11 @@ class Engine(ABC):
 
 
 class _PartyLog(logging.LoggerAdapter[logging.Logger]):
-    """Says with each record which party it is of, and the round where that is given."""
+    """Says with each record which party it is of, and how many rounds are played."""
+
+    def __init__(self, logger: logging.Logger, party: str, rounds: Callable[[], int]) -> None:
+        super().__init__(logger)
+        self._party, self._rounds = party, rounds
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        return msg, {**kwargs, "extra": {**(self.extra or {}), **kwargs.get("extra", {})}}
+        return msg, {**kwargs, "extra": {"party": self._party, "round": self._rounds()}}

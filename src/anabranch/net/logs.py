@@ -22,6 +22,9 @@ NOISE = "returning true from eof_received() has no effect when using ssl"
 class JsonLines(logging.Formatter):
     """A record as one line of JSON: time, level, party, round where one is known, and the message."""
 
+    party: str | None = None
+    """Of a record that does not say whose it is."""
+
     def format(self, record: logging.LogRecord) -> str:
         """The line.
 
@@ -32,7 +35,7 @@ class JsonLines(logging.Formatter):
         values = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
-            "party": getattr(record, "party", None),
+            "party": getattr(record, "party", self.party),
             "round": getattr(record, "round", None),
             "message": printable(record.getMessage()),
         }
@@ -118,6 +121,13 @@ class _Held:
     count: int = 0
     level: int = logging.WARNING
     text: str = ""
+
+
+def name_party(party: str) -> None:
+    """From now on, the lines of this process that do not say whose they are, are this party's."""
+    for handler in logging.getLogger("anabranch").handlers:
+        if isinstance(handler.formatter, JsonLines):
+            handler.formatter.party = party
 
 
 def structured(level: int) -> None:

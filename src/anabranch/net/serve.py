@@ -19,6 +19,7 @@ from anabranch.errors import ConfigError
 from anabranch.net import assemble, own, partyfile
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
+from anabranch.net.logs import name_party
 from anabranch.net.metrics import serving
 from anabranch.net.server import ServerParty
 from anabranch.net.status import client_status, server_status
@@ -45,6 +46,7 @@ def serve(
     """
     settings = partyfile.load(path)
     credentials = Credentials.load(settings.connection)
+    name_party(credentials.party)
     if server == isinstance(settings, partyfile.ClientFile) and not isinstance(settings, partyfile.PartyFile):
         section, command = ("features", "client") if server else ("labels", "server")
         raise ConfigError(f"{path}: has [{section}], so start it with 'anabranch {command}'")
