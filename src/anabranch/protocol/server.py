@@ -411,6 +411,16 @@ class ServerConversation:
             return None
         return seat.history.stand(seat.expected.missing, each.t)
 
+    def _stands(self, each: _Open) -> list[Stand] | None:
+        """What there is of every client for a round; None while something is lacking."""
+        stands = []
+        for client in range(1, len(self.seats) + 1):
+            stand = self._stand(each, client)
+            if stand is None:
+                return None
+            stands.append(stand)
+        return stands
+
     def _play(self, now: float) -> list[Action]:
         """Plays the rounds that are complete, in their order."""
         actions: list[Action] = []
@@ -418,15 +428,16 @@ class ServerConversation:
             ready: list[tuple[_Open, list[Stand]]] = []
             while len(ready) < min(len(self._open), self.compute.block):
                 each = self._open[len(ready)]
-                stands = [self._stand(each, client) for client in range(1, len(self.seats) + 1)]
-                here = [stand for stand in stands if stand is not None]
-                skipped = any(stand.values is None for stand in here)
-                replaced = {client for client, stand in enumerate(here, 1) if stand.how}
+                stands = self._stands(each)
+                if stands is None:
+                    break
+                skipped = any(stand.values is None for stand in stands)
+                replaced = {client for client, stand in enumerate(stands, 1) if stand.how}
                 # What stands in for an embedding may be made of those that are only now played.
                 waits = any(client in before.answers for before, _ in ready for client in replaced)
-                if len(here) < len(stands) or (ready and (skipped or waits)):
+                if ready and (skipped or waits):
                     break
-                ready.append((each, here))
+                ready.append((each, stands))
                 if skipped:
                     break
             if not ready:
