@@ -132,7 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
         begin = time.monotonic()
         kills = asyncio.run(run(federation, told.rounds, told.kills, rng))
         seconds = time.monotonic() - begin
-        disturbed = _written(config, replay, collect(replay, federation.folder, 0.0, None), folder / "disturbed")
+        disturbed = _written(config, replay, collect(replay, federation.folder, 1.0, None), folder / "disturbed")
         alone = _written(config, replay, simulated(config), folder / "alone")
         same = {each: (disturbed / each).read_bytes() == (alone / each).read_bytes() for each in COMPARED}
         log = sum(each.stat().st_size for each in (federation.folder / "server" / "rounds").glob("*"))
