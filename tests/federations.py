@@ -78,7 +78,7 @@ class Setting:
     def widths(self) -> tuple[int, ...]:
         return tuple(d for d, _ in self.shapes)
 
-    @property
+    @cached_property
     def labels(self) -> list[int]:
         return _samples(self.shapes)[1][: self.rounds].tolist()
 
@@ -293,6 +293,70 @@ class Chaos(InMemory):
             client.saved(kept[0][1]["applied"] if len(kept) == 2 else client.safe)
         self.clients[party - 1] = client
         self.do(party, client.hello())
+
+
+class Told(Chaos):
+    """No one but the clients knows of events: a round begins with what they tell. Its mask says whom it touches.
+
+    What happens to a client is in a record of its own, from which it tells again after it died; a message is never
+    lost on its way while all parties live, since no one would tell again.
+    """
+
+    def __init__(self, setting: Setting, seed: int, **options: Any) -> None:
+        super().__init__(setting, seed, lost=0.0, **options)
+        self._happening = [t for t in range(setting.rounds) if setting.mask[t].any()]
+        self.planned = {name(t): setting.mask[t] for t in self._happening}
+
+    def take(self, room: int) -> list[tuple[bytes, int]]:
+        self._over = len(self.log) == len(self.planned)
+        return [(event, self.setting.labels[int(event)]) for event in self.server.arrived(self.now)[:room]]
+
+    def step(self) -> None:
+        told = len(self.planned) - len(self._happening)
+        if self._happening and told < len(self.log) + 6 and self.random.random() < 0.2:
+            t = self._happening.pop(0)
+            for client in np.flatnonzero(self.setting.mask[t]) + 1:
+                self.do(int(client), self.clients[client - 1].happened(name(t)))
+        super().step()
+
+    def _restart_client(self, party: int) -> None:
+        super()._restart_client(party)
+        over = {record.event for record in self.log}
+        for event, touched in self.planned.items():
+            if touched[party - 1] and event not in over and int(event) not in self._happening:
+                self.do(party, self.clients[party - 1].happened(event))
+
+
+def follow(setting: Setting, log: list[Record]) -> dict[str, bytes]:
+    """All parties' parameters, worked out from the log alone, with one round under way at a time.
+
+    Each embedding in the log is that of the client at the parameters that it has by then.
+    """
+    shapes, rate = setting.shapes, Rate(setting.rate, setting.power)
+    starts = np.cumsum([0, *(e for _, e in shapes)])
+    server = ServerCompute(setting.rule, setting.model.server, int(starts[-1]), rate)
+    clients = [
+        ClientCompute(setting.rule, model, d, rate) for model, (d, _) in zip(setting.model.clients, shapes, strict=True)
+    ]
+    for t, record in enumerate(log):
+        if not record.embeddings.size:
+            assert not record.activated.any()
+            server.skip(record.label)
+            continue
+        held = {}
+        for c, client in enumerate(clients):
+            own = slice(starts[c], starts[c + 1])
+            x = setting.features[c][int(record.event)]
+            embedding, held[c] = client.encode(np.array([t], np.int32), x[None])
+            if not record.missing[c]:
+                assert record.embeddings[..., own].tobytes() == embedding.tobytes(), (t, c + 1)
+            else:
+                assert not record.activated[c]
+        v = server.step(record.embeddings[None], np.array([record.label], np.int32)).derivatives
+        for c, client in enumerate(clients):
+            if record.activated[c]:
+                client.step(np.array([t], np.int32), held[c], v[..., starts[c] : starts[c + 1]])
+    return bits(ab.SplitModel([each.party.model for each in clients], server.party.model))
 
 
 def sent(actions: list[Action], kind: type) -> list[Any]:

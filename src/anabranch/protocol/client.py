@@ -33,6 +33,8 @@ class _Kept(NamedTuple):
     """What is kept of a round in which the client was activated."""
 
     event: bytes
+    epoch: int | None
+    """Of the server that asked. One that has begun again may have another event for this round."""
     pending: dict[int, Pending]
     """By the last round whose derivative was in the parameters of the embedding: a client that is asked again may
     have moved on, and the server uses the answer that comes first."""
@@ -88,9 +90,9 @@ class ClientConversation:
         self._remembered = m.NONE
         """The last round whose features are in SLR's window of samples."""
         self._happened: dict[bytes, dict[int, Pending]] = {}
-        """Events of its own that no round has come for, and what is kept of those that it has told the server of."""
+        """Events of its own whose derivative has not come, and what is kept of those that it has told the server of."""
         self._told: set[bytes] = set()
-        """Those of them that it has told of in this session."""
+        """Those of them that it has told of in this session, and was not asked for since."""
         self._answered: dict[bytes, None] = {}
         """The last events that it was asked for."""
 
@@ -103,9 +105,11 @@ class ClientConversation:
 
     def happened(self, event: bytes) -> list[Action]:
         """An event has activated the client: it sends its embedding, and is not asked."""
+        if event in self._happened:
+            return []
         if event in self._answered:
             return [Note("late", "an event has happened here after the server had asked for it")]
-        self._happened.setdefault(event, {})
+        self._happened[event] = {}
         if len(self._happened) > REMEMBERED:
             self._told.discard(oldest := next(iter(self._happened)))
             del self._happened[oldest]
@@ -143,8 +147,11 @@ class ClientConversation:
 
     def _receive(self, message: m.Message) -> list[Action]:
         if isinstance(message, m.Call):
-            known = self.joined and message.epoch == self._epoch and message.session == 0
-            return [] if known or message.session == self._session else self.hello()
+            if message.session == 0:  # a server that may be new
+                known = self.joined and message.epoch == self._epoch
+            else:  # one that got a message of another session: perhaps only since a hello is under way
+                known = not self.joined or message.session == self._session
+            return [] if known else self.hello()
         handler = _HANDLERS.get(type(message))
         if handler is None:
             return [Note("unexpected", f"the server sent a {type(message).__name__}, which no server does")]
@@ -195,10 +202,13 @@ class ClientConversation:
                 if t <= self.applied:  # it is over: the query was late
                     continue
                 self._answered[event] = None
+                kept = self._kept.get(t)
+                if kept is not None and kept.event != event:
+                    del self._kept[t]  # the server has begun again, and has another event for this round
                 if x is None:
                     unknown.append(t)
                 elif event in self._told:  # the server has the embedding, and asks once more if it cannot use it
-                    self._hold(t, event, self._happened.pop(event))
+                    self._hold(t, event, {})
                     self._told.discard(event)
                 else:
                     chosen = None if query.activated is None else bool(query.activated[i, self.client - 1])
@@ -223,17 +233,17 @@ class ClientConversation:
             told = event in self._happened or (kept is not None and kept.event == event)
             activated[i] = (told or self._decide(t, x)) if chosen is None else chosen
             if activated[i]:
-                self._hold(t, event, self._happened.get(event, {}) | {self.applied: pending[i]})
-            self._happened.pop(event, None)
+                self._hold(t, event, {self.applied: pending[i]})
         self.answers += len(rounds)
         return [Send(m.Embeddings(self._session, self.applied, self.safe, rounds, activated, values))]
 
     def _hold(self, t: int, event: bytes, pending: dict[int, Pending]) -> None:
         """Keeps what a step in a round may need."""
         kept = self._kept.get(t)
-        if kept is None or kept.event != event:  # before it began again, the server had another event for this round
-            self._kept[t] = kept = _Kept(event, {})
-        kept.pending.update(pending)
+        same = kept is not None and kept.event == event
+        held = kept.pending if same and kept is not None else self._happened.get(event, {})
+        held.update(pending)
+        self._kept[t] = _Kept(event, self._epoch, held)
 
     def _catch_up(self, t: int) -> bool:
         """Under SLR, makes the window of samples what it was before round ``t``; false where one is not known."""
@@ -296,15 +306,23 @@ class ClientConversation:
             self.compute.step(np.array(rounds, np.int32), pending, np.stack(values))
             self.applied = rounds[-1]
             self.activations += len(rounds)
+            for i in new[: len(ready)]:
+                self._forget(message.events[i] if message.events else self._kept[message.rounds[i]].event)
             new = new[len(ready) :]
         self._kept = {t: each for t, each in self._kept.items() if t > self.applied}
         return []
+
+    def _forget(self, event: bytes) -> None:
+        """The round of an event of its own is over."""
+        self._happened.pop(event, None)
+        self._told.discard(event)
 
     def _pending(self, message: m.Derivatives, i: int) -> Pending | None:
         """What is kept for a step in a round."""
         kept = self._kept.get(message.rounds[i])
         event = message.events[i] if message.events else None
-        if kept is not None and event in (None, kept.event) and message.applied[i] in kept.pending:
+        same = kept is not None and (kept.epoch == self._epoch if event is None else kept.event == event)
+        if same and kept is not None and message.applied[i] in kept.pending:
             return kept.pending[message.applied[i]]
         return None if event is None else self._happened.get(event, {}).get(message.applied[i])
 
@@ -334,7 +352,9 @@ class ClientConversation:
 
     def _void(self, message: m.Void) -> list[Action]:
         for t in message.rounds:
-            self._kept.pop(t, None)
+            kept = self._kept.pop(t, None)
+            if kept is not None:
+                self._forget(kept.event)
         return []
 
     def _end(self, message: m.End) -> list[Action]:
@@ -347,19 +367,21 @@ class ClientConversation:
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and JSON values for a checkpoint."""
         # What belongs to today's parameters can be made again, from the event that comes with the derivative.
-        kept = [(t, each.event, each.pending) for t, each in self._kept.items()]
-        older = [(t, event, applied) for t, event, pending in kept for applied in pending if applied < self.applied]
+        # An event of its own and its round share what is kept of them.
+        of_rounds = {t: each for t, each in self._kept.items() if each.event not in self._happened}
+        older = [(t, applied) for t, each in of_rounds.items() for applied in each.pending if applied < self.applied]
         told = [(event, applied) for event, pending in self._happened.items() for applied in pending]
         told = [(event, applied) for event, applied in told if applied < self.applied]
-        pending = [self._kept[t].pending[applied] for t, _, applied in older]
+        pending = [self._kept[t].pending[applied] for t, applied in older]
         pending += [self._happened[event][applied] for event, applied in told]
         values = {
             "applied": self.applied,
             "rounds": self.compute.rounds,
             "remembered": self._remembered,
-            "kept": [[t, event.hex(), applied] for t, event, applied in older],
-            "told": [[event.hex(), applied] for event, applied in told],
             "happened": [event.hex() for event in self._happened],
+            "events": [[t, each.event.hex()] for t, each in self._kept.items()],
+            "kept": [[t, applied] for t, applied in older],
+            "told": [[event.hex(), applied] for event, applied in told],
         }
         return self.compute.arrays(dict(enumerate(pending))), values
 
@@ -373,8 +395,10 @@ class ClientConversation:
         self.applied = self.safe = values["applied"]
         self._remembered = values["remembered"]
         self._happened = {bytes.fromhex(event): {} for event in values["happened"]}
-        for i, (t, event, applied) in enumerate(values["kept"]):
-            self._hold(t, bytes.fromhex(event), {applied: pending[i]})
+        for t, event in values["events"]:
+            self._hold(t, bytes.fromhex(event), {})
+        for i, (t, applied) in enumerate(values["kept"]):
+            self._kept[t].pending[applied] = pending[i]
         for i, (event, applied) in enumerate(values["told"], len(values["kept"])):
             self._happened[bytes.fromhex(event)][applied] = pending[i]
 

@@ -67,12 +67,17 @@ class InMemory:
             self.step()
         raise RuntimeError(f"no end after {limit:,} steps; the server waits for {self.server.lacking()}")
 
+    def take(self, room: int) -> list[tuple[bytes, int]]:
+        """The next events with their labels, as many as there is room for."""
+        samples = list(islice(self._samples, room))
+        self._over = len(samples) < room
+        return samples
+
     def step(self) -> None:
         """Opens rounds, carries the next message, or lets time go on."""
         room = self.server.room
         if room and not self._over:
-            samples = list(islice(self._samples, room))
-            self._over = len(samples) < room
+            samples = self.take(room)
             if samples:
                 events, labels = zip(*samples, strict=True)
                 chosen = self._choose(self.server.opened, len(samples))

@@ -103,7 +103,7 @@ class Seat:
     def stale(self, applied: int, t: int, in_flight: int) -> bool:
         """Whether parameters with the derivatives up to ``applied`` are too old for an embedding of round ``t``."""
         newest = next((each for each in reversed(self.outbox) if each <= t - in_flight), NONE)
-        return applied < newest
+        return applied < max(newest, self.safe)  # what its checkpoint has is in the outbox no longer
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and JSON values for a checkpoint."""
