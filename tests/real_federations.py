@@ -26,6 +26,7 @@ from anabranch.net.broker import LocalBroker
 from anabranch.net.credentials import Credentials, public_nkey
 from anabranch.net.serverconf import ServerConf, Tls, party_users
 from anabranch.net.up import collect
+from anabranch.protocol.terms import Terms, terms_of
 from anabranch.result import Result
 from anabranch.runner import run as simulated
 
@@ -211,6 +212,11 @@ class RealFederation:
         return ServerConf(
             port=-1, tls=Tls(*(made / "broker" / each for each in ("cert.pem", "key.pem", "ca.pem"))), users=users
         )
+
+    @property
+    def terms(self) -> Terms:
+        """What its parties agree on."""
+        return terms_of("real", self.replay.clients, self.replay.prepared.rule)
 
     def credentials(self, name: str) -> Credentials:
         """With which a party connects."""

@@ -24,6 +24,7 @@ from anabranch.protocol import messages as m
 from anabranch.protocol.codec import decode, encode
 from anabranch.store import load
 from real_federations import (
+    PATIENCE,
     SERVER,
     RealFederation,
     damage,
@@ -73,7 +74,7 @@ def test_ten_parties_are_killed_and_the_result_is_the_same_to_the_bit(tmp_path: 
         assert "Traceback" not in "".join(map(federation.log, federation.names))
         result, undisturbed = federation.result(), simulate(run)
     same(result, undisturbed)
-    for counts in result.settings["federation"]["missing"]:
+    for counts in result.settings["federation"]["clients"]:
         assert {how: count for how, count in counts.items() if count} == {"answered": 4000}
 
 
@@ -103,15 +104,23 @@ def test_what_is_damaged_or_does_not_fit_on_the_disk(tmp_path: Path) -> None:
         # No room for the server's log, then none for a client's checkpoint.
         _limit(federation, SERVER)
         assert federation.wait(SERVER) == [2]
-        assert federation.status()["error"].startswith("cannot write the round log into")
+        assert re.match("cannot write the (round log|checkpoint) into", federation.status()["error"])
         federation.start(SERVER)
         federation.wait_for_rounds(federation.rounds + 1)
         _limit(federation, "client-2")
         assert federation.wait("client-2") == [2]
         assert federation.status("client-2")["error"].startswith("cannot write the checkpoint into")
 
-        # None that can be used.
+        # Another update, whose state looks the same.
         federation.kill(SERVER, "client-1")
+        whole = run.read_text()
+        run.write_text(whole.replace("decay = 0.9", "decay = 0.8"))
+        federation.start(SERVER)
+        assert federation.wait(SERVER) == [2]
+        assert "was made with other settings (update is DLR(window=5, decay=0.8" in federation.status()["error"]
+        run.write_text(whole)
+
+        # None that can be used.
         for name in (SERVER, "client-2"):
             kept = shutil.copytree(federation.folder / name / "checkpoints", tmp_path / name)
             damage_all(federation.checkpoints(name))
@@ -164,7 +173,7 @@ def test_others_go_on_without_a_client_and_it_comes_back(tmp_path: Path) -> None
         federation.kill(*federation.names, how=signal.SIGTERM)
         assert federation.wait() == [0] * 5
         result = federation.result()
-    missing = result.settings["federation"]["missing"]
+    missing = result.settings["federation"]["clients"]
     assert [sum(counts.values()) for counts in missing] == [result.rounds] * 4
     assert missing[0]["last"] >= 20
     assert all(counts["answered"] for counts in missing)
@@ -207,7 +216,7 @@ async def _make_up(federation: RealFederation) -> None:
     async def send(message: m.Message | bytes) -> None:
         await connection.publish("real.up.2", message if isinstance(message, bytes) else encode(message))
 
-    await send(m.Hello(7, federation.replay.terms("real"), 2, 3, "", applied))
+    await send(m.Hello(7, federation.terms, 2, 3, "", applied))
     t = (await asyncio.wait_for(asked, PATIENCE)).first
 
     def answer(values: Any, rounds: tuple[int, ...] = (t,), session: int = 7, of: int = applied) -> m.Embeddings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ class ClientParty(Engine):
         if found is not None:
             for text in found.damaged:
                 self._log.warning("%s; going on from the one before", text)
+            self._check_terms(found, conversation.terms)
             try:
                 conversation.restore(found.arrays, found.state)
             except (ValueError, KeyError, TypeError) as error:
@@ -106,7 +108,9 @@ class ClientParty(Engine):
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays, values = self.conversation.state()
-        return {name: array.copy() for name, array in arrays.items()}, values
+        return {name: array.copy() for name, array in arrays.items()}, values | {
+            "terms": asdict(self.conversation.terms)
+        }
 
     def _saved(self, values: dict[str, Any]) -> None:
         # The server keeps what came after the one before, in case this one is damaged.

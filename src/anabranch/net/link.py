@@ -11,7 +11,7 @@ from nats import errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from anabranch.errors import ConnectError
+from anabranch.errors import ConfigError, ConnectError
 from anabranch.net.connecting import connect, disconnect
 from anabranch.net.credentials import Credentials
 from anabranch.protocol.codec import encode
@@ -49,7 +49,7 @@ class Link:
         receive: Callable[[int, bytes], None],
         back: Callable[[], None],
         lost: Callable[[str], None],
-        failed: Callable[[ConnectError], None],
+        failed: Callable[[ConfigError | ConnectError], None],
     ) -> None:
         self.credentials = credentials
         self.bytes: Counter[Counted] = Counter()
@@ -171,7 +171,7 @@ class Link:
         try:
             await self.open()
             await self._reconnected()
-        except ConnectError as error:
+        except (ConfigError, ConnectError) as error:
             self._failed(error)
 
     async def _error(self, error: Exception) -> None:

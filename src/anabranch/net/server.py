@@ -7,6 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -112,6 +113,7 @@ class ServerParty(Engine):
         if found is not None:
             for text in found.damaged:
                 self._log.warning("%s; going on from the one before", text)
+            self._check_terms(found, self.conversation.terms)
             try:
                 own = {n.removeprefix("talk/"): a for n, a in found.arrays.items() if n.startswith("talk/")}
                 self.conversation.restore(own, found.state["talk"])
@@ -250,7 +252,7 @@ class ServerParty(Engine):
         own, talk = self.conversation.state()
         totals, ledger = self.ledger.state()
         arrays = {f"talk/{n}": a.copy() for n, a in own.items()} | {f"ledger/{n}": a.copy() for n, a in totals.items()}
-        return arrays, {"talk": talk, "ledger": ledger}
+        return arrays, {"terms": asdict(self.conversation.terms), "talk": talk, "ledger": ledger}
 
     def _saved(self, values: dict[str, Any]) -> None:
         # The one before is kept, in case this one is damaged, and so are the rounds since then.
