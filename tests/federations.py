@@ -29,7 +29,7 @@ from problems import bits
 CLASSES = 3
 EQUAL = ((8, 5),) * 4
 """Features and elements of an embedding of each client."""
-UNEQUAL = ((8, 5), (3, 2), (8, 5), (1, 4))
+UNEQUAL = ((8, 5), (3, 2), (3, 2), (8, 5))
 LONGEST = 5000
 UPDATES = (ab.OGD(), ab.DLR(4, 0.9), ab.DLR(4, 0.9, client_window=False), ab.SLR(3))
 

@@ -57,13 +57,11 @@ def test_a_conversation_gives_the_bits_of_the_simulator(update, activation):
     "setting",
     [
         Setting(UPDATES[1], ab.Random((0.2, 0.5, 0.9, 0.4)), shapes=UNEQUAL),
-        Setting(UPDATES[3], ab.Event(0.1), shapes=UNEQUAL),
         Setting(UPDATES[1], wire="float16"),
         Setting(UPDATES[2], wire="bfloat16"),
-        Setting(UPDATES[0], power=0.5),
         Setting(UPDATES[1], power=0.5),
     ],
-    ids=["unequal", "unequal SLR", "float16", "bfloat16", "falling rate", "falling rate DLR"],
+    ids=["unequal", "float16", "bfloat16", "falling rate"],
 )
 def test_the_same_bits_for_other_shapes_wires_and_rates(setting):
     check_same(setting, *play(setting))

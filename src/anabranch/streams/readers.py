@@ -87,7 +87,6 @@ class Reader(ABC):
                     yield x
         self.rows = done
 
-
     def texts(self, column: int) -> list[str]:
         """A column as texts without the space around them, whole.
 
