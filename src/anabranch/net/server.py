@@ -198,12 +198,17 @@ class ServerParty(Engine):
             taken = known or samples.take(min(talk.room, max(1, talk.in_flight // 2)))
             if not taken:
                 break
+            now = time.monotonic()  # it may have taken a while to read them
             self._asked[talk.opened] = now
             if len(self._asked) > 4 * talk.in_flight + 16:
                 del self._asked[next(iter(self._asked))]
             names, labels = zip(*taken, strict=True)
             chosen = None if self._choose is None else self._choose(talk.opened, len(taken))
             await self._do(talk.open(names, labels, now, chosen))
+            if talk.opened == talk.rounds:  # nobody was waited for: let those speak who want to come back
+                self._wake.set()
+                await asyncio.sleep(0)
+                break
         if samples.over:
             if talk.opened == talk.rounds and not talk.ended and not talk.arrived(math.inf):
                 self._deadline = now + LAST_ANSWERS
