@@ -49,6 +49,8 @@ class _Open:
     activated: NDArray[np.bool_] | None
     """(M,) where the server decides."""
     answers: dict[int, _Answer] = field(default_factory=dict)
+    overdue: bool = False
+    """Whether its deadline has passed."""
     unknown: set[int] = field(default_factory=set)
     """Who has no features for the event, or sent something that cannot be used."""
 
@@ -192,7 +194,7 @@ class ServerConversation:
         late: dict[int, list[_Open]] = {}
         for each in self._open:
             if each.deadline <= now:
-                each.deadline = now + self._deadline
+                each.deadline, each.overdue = now + self._deadline, True
                 for client in range(1, len(self.seats) + 1):
                     if client not in each.answers:
                         late.setdefault(client, []).append(each)
@@ -407,7 +409,9 @@ class ServerConversation:
         if answer is not None:
             return Stand(0, answer.values)
         seat = self.seats[client - 1]
-        if seat.present and client not in each.unknown:
+        # Where all are away a round takes its time: else the stream would be gone before one of them is back.
+        waited_for = seat.present or not (each.overdue or any(other.present for other in self.seats))
+        if waited_for and client not in each.unknown:
             return None
         return seat.history.stand(seat.expected.missing, each.t)
 
