@@ -750,3 +750,40 @@ def test_slr_makes_its_window_again_though_newer_samples_are_in_it():
         for each in (restored, plain)
     )
     assert one == other
+
+
+def test_a_checkpoint_has_what_cannot_be_made_again():
+    """The embeddings of rounds 1 and 2 belong to parameters that the client has left by the time of the checkpoint."""
+    setting, v = Setting(activation=ab.Full(), in_flight=4), np.ones((2, 5), np.float32)
+    before, after = setting.client(1), setting.client(1)
+    before.receive([m.Welcome(before.hello()[0].message.session, 1, setting.terms, 5, "", 0)])
+    before.receive([m.Query(1, 0, (name(0), name(1), name(2)), None)])
+    before.receive([m.Derivatives(before._session, -1, (0,), (-1,), (), v[:1])])
+    after.restore(*before.state())
+    after.receive([m.Welcome(after.hello()[0].message.session, 2, setting.terms, 5, "", 1)])
+    for each in (before, after):
+        again = m.Derivatives(each._session, 0, (1, 2), (-1, -1), (name(1), name(2)), v)
+        assert each.receive([again]) == []
+        assert each.applied == 2
+    one, other = ({key: array.tobytes() for key, array in c.compute.arrays().items()} for c in (before, after))
+    assert one == other
+
+
+def test_what_is_kept_of_a_round_is_not_taken_for_another_servers():
+    """The server from before had asked for event 0 in round 0; the new one may have another event there."""
+    setting = Setting(activation=ab.Full())
+    client = setting.client(1)
+    client.receive([m.Welcome(client.hello()[0].message.session, 1, setting.terms, 5, "", 0)])
+    client.receive([m.Query(1, 0, (name(0),), None)])
+    client.receive([m.Welcome(client.hello()[0].message.session, 2, setting.terms, 5, "", 1)])
+    bare = m.Derivatives(client._session, -1, (0,), (-1,), (), np.ones((1, 5), np.float32))
+    actions = client.receive([bare])
+    assert [each.what for each in actions if isinstance(each, Note)] == ["gap"]
+    assert client.applied == -1
+    client.receive([m.Welcome(client._session, 2, setting.terms, 5, "", 1)])
+    assert client.receive([dataclasses.replace(bare, session=client._session, events=(name(7),))]) == []
+    plain = setting.client(1)
+    _, pending = plain.compute.encode(np.zeros(1, np.int32), setting.features[0][7][None])
+    plain.compute.step(np.zeros(1, np.int32), pending, bare.values)
+    one, other = ({key: array.tobytes() for key, array in c.compute.arrays().items()} for c in (client, plain))
+    assert one == other
