@@ -787,3 +787,13 @@ def test_what_is_kept_of_a_round_is_not_taken_for_another_servers():
     plain.compute.step(np.zeros(1, np.int32), pending, bare.values)
     one, other = ({key: array.tobytes() for key, array in c.compute.arrays().items()} for c in (client, plain))
     assert one == other
+
+
+def test_a_derivative_is_not_used_before_the_one_that_was_lost():
+    setting = Setting(activation=ab.Full(), in_flight=4)
+    client = setting.client(1)
+    client.receive([m.Welcome(client.hello()[0].message.session, 1, setting.terms, 5, "", 0)])
+    client.receive([m.Query(1, 0, (name(0), name(1)), None)])
+    actions = client.receive([m.Derivatives(client._session, 0, (1,), (-1,), (), np.ones((1, 5), np.float32))])
+    assert [each.what for each in actions if isinstance(each, Note)] == ["gap"]
+    assert hello_of(client).applied == client.applied == -1
