@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from anabranch import runner
 from anabranch.activation import Activation, Fixed, Full, Random
 from anabranch.chunks import Chunk
-from anabranch.compute import ClientCompute, Rate, ServerCompute, from_arrays
+from anabranch.compute import ClientCompute, Rate, ServerCompute
 from anabranch.config import Config
 from anabranch.errors import ConfigError
 from anabranch.models import SplitModel
@@ -288,12 +288,3 @@ def chooser(activation: Activation | None, seed: int, clients: int) -> Callable[
 def _session() -> int:
     """Of a process and a moment that no other has."""
     return (time.time_ns() ^ secrets.randbits(62)) % 2**63 or 1
-
-
-def replaced(module: eqx.Module, arrays: Mapping[str, NDArray[Any]]) -> eqx.Module:
-    """The module with the arrays of a checkpoint in place of its own.
-
-    Raises:
-        ValueError: where they are those of another module.
-    """
-    return from_arrays(module, dict(arrays))

@@ -108,9 +108,7 @@ class ClientParty(Engine):
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays, values = self.conversation.state()
-        return {name: array.copy() for name, array in arrays.items()}, values | {
-            "terms": asdict(self.conversation.terms)
-        }
+        return arrays, values | {"terms": asdict(self.conversation.terms)}
 
     def _saved(self, values: dict[str, Any]) -> None:
         # The server keeps what came after the one before, in case this one is damaged.

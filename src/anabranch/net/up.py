@@ -17,6 +17,7 @@ from typing import Any
 
 import tomli_w
 
+from anabranch.compute import from_arrays
 from anabranch.config import Config
 from anabranch.configfile import PATHS
 from anabranch.errors import AnabranchError, ConfigError
@@ -295,11 +296,11 @@ def collect(
     if found is not None:
         part = _part(found.arrays, "ledger/")
         ledger.restore(part, found.state["ledger"])
-        top = assemble.replaced(top, _part(found.arrays, "talk/server/model/"))
+        top = from_arrays(top, _part(found.arrays, "talk/server/model/"))
     for m in range(1, run.clients + 1):
         held = load(folder / f"client-{m}" / CLIENT_STATE)
         if held is not None:
-            bottoms[m - 1] = assemble.replaced(bottoms[m - 1], _part(held.arrays, "model/"))
+            bottoms[m - 1] = from_arrays(bottoms[m - 1], _part(held.arrays, "model/"))
     status = status or {}
     federation = {
         "clients": ledger.missing,  # in how many rounds each answered, or was replaced in which way

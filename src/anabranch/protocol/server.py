@@ -241,10 +241,6 @@ class ServerConversation:
             return [Note("old session", text, client), Send(m.Call(self._epoch, seat.session), client)]
         return handler(self, client, seat, message, now)
 
-    def refuse(self, client: int, what: str, text: str) -> list[Action]:
-        """A message of a client was not even one: named, counted, and nothing else."""
-        return [Note(what, f"client {client}: {text}", client)]
-
     # -- what clients say ---------------------------------------------------------------------------------------
 
     def _hello(self, client: int, seat: Seat, hello: m.Hello, now: float) -> list[Action]:
