@@ -190,6 +190,8 @@ def test_recent_errors_are_those_between_two_points(errors: list[bool], every: i
     curve = {"rounds": points, "run_time_error": [float(np.mean(errors[:t])) for t in points]}
     _, recent = recent_error({"curve": curve})
     pieces = [np.mean(errors[a:b]) for a, b in zip([0, *points], points, strict=False)]
+    if points[-1] - ([0, *points])[-2] < points[0] / 2:  # a last point of few rounds is left out
+        pieces.pop()
     np.testing.assert_allclose(recent, pieces, atol=1e-9)
 
 
