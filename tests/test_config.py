@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 import anabranch as ab
 from anabranch import runner
+from anabranch.config import KINDS, Config, Scale, Section
 from anabranch.configfile import PRESETS, Override, find_source, load, parse_override, preset_text
 from small_runs import SMALL_MODEL, write_digits, write_rooms
 
@@ -118,6 +120,10 @@ def test_a_section_that_a_file_lacks_begins_with_its_default(tmp_path: Path) -> 
         (["wire_dtype=float8"], 'wire_dtype is "float8", but it must be one of "float32"'),
         (["model.clients=785"], "model.clients is 785, but it must be a whole number of clients from 1 to 784"),
         (["stream.pool=3"], "stream.pool is 3, but it must be one of 1, 2, 4, 7, 14 and 28"),
+        (["stream.pool=true"], "stream.pool is true, but it must be one of 1, 2, 4, 7, 14 and 28"),
+        (["stream.pool=2.0"], "stream.pool is 2.0, but it must be one of 1, 2, 4, 7, 14 and 28"),
+        (["activation.threshold=[1]"], "activation.threshold is [1], but it must be a number"),
+        (["activation.threshold={a = 1}"], "activation.threshold is {a = 1}, but it must be a number"),
         (["stream.data_dir="], 'stream.data_dir is "", but it must be a folder'),
         (["stream.name=susy", "stream.path=a", "stream.data_dir=b"], "are both given; give one of them"),
         (["stream.name=susy", "stream.split=[]"], "stream.split is [], but it must be a number of clients, a list"),
@@ -129,6 +135,17 @@ def test_what_is_wrong_is_named(overrides: list[str], message: str) -> None:
         load("imnist", overrides)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("record", [Config, Scale, *(kind for kinds in KINDS.values() for kind in kinds)])
+def test_true_is_a_number_nowhere(record: type[Section]) -> None:
+    for name in record.settings():
+        for value in (True, (True,), (True, True), ((True,),), {"a": (True,)}):
+            try:
+                held = record.__pydantic_validator__.validate_assignment(record.model_construct(), name, value)
+            except ValidationError:
+                continue
+            assert (name, value) in [("client_window", True), ("header", True), ("measure_regret", True)], held
 
 
 def test_every_wrong_setting_has_a_line_that_begins_with_where_it_stands(tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ Split = (
     | Annotated[dict[str, Columns], Field(min_length=1)]
 )
 # JSON has no infinity, so that a result file holds it as a string.
-Threshold = Annotated[float, BeforeValidator(lambda v: {"inf": float("inf"), "-inf": float("-inf")}.get(v, v))]
+Threshold = Annotated[float, BeforeValidator(lambda v: float(v) if v in ("inf", "-inf") else v)]
+# A Literal takes true and 1.0 for 1; nothing is none of them.
+Divisor = Annotated[Literal[1, 2, 4, 7, 14, 28], BeforeValidator(lambda v: v if type(v) is int else None)]
 
 
 class Section(BaseModel):
@@ -106,7 +108,7 @@ class ImnistStream(Section):
 
     name: Literal["imnist"]
     data_dir: Text | None = Field(default=None, description="a folder that holds MNIST's training files")
-    pool: Literal[1, 2, 4, 7, 14, 28] = Field(default=1, description="one of 1, 2, 4, 7, 14 and 28, which divide 28")
+    pool: Divisor = Field(default=1, description="one of 1, 2, 4, 7, 14 and 28, which divide 28")
 
 
 class PhysicsStream(Section):
