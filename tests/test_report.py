@@ -210,6 +210,21 @@ def test_trials_of_one_seed_are_ranked_by_themselves(tmp_path: Path) -> None:
     assert [row[0] for row in reader.tables[0]] == ["rank", "1best", "2", "3"]
 
 
+def test_a_row_that_lacks_a_seed_is_below_those_that_do_not(tmp_path: Path) -> None:
+    rates, seeds = (0.1, 0.01, 0.001), (1, 2, 3)
+    configs = [load("imnist", [f"learning_rate={rate}", f"seed={seed}"]) for rate in rates for seed in seeds]
+    errors = {config: record(config)["accumulated_error"] for config in configs}
+    lucky = min(errors, key=lambda config: errors[config])
+    others = [each for each in configs if each.learning_rate != lucky.learning_rate]
+    write_sweep(tmp_path, [lucky, *others])
+    broken = others[-1].learning_rate  # the last of a sweep diverged
+    head, *rows = Reader(report(tmp_path)).tables[0]
+    (whole,) = (f"{rate:g}" for rate in rates if rate not in (lucky.learning_rate, broken))
+    assert [row[head.index("learning_rate")] for row in rows] == [whole, f"{lucky.learning_rate:g}", f"{broken:g}"]
+    assert [row[head.index("seeds missing")] for row in rows] == ["–", "2", "–"]
+    assert [row[0] for row in rows] == ["1best", "2", "3"]
+
+
 def test_trials_that_failed_are_listed(tmp_path: Path) -> None:
     write_sweep(tmp_path, [load("imnist")])
     points = [Point(load("imnist", [f"seed={seed}"]), {"seed": seed}) for seed in (1, 2)]

@@ -22,6 +22,7 @@ from typer.testing import CliRunner, Result
 
 import deadly
 from anabranch import cli
+from anabranch.store.lock import locked
 from anabranch.sweep import folder, parallel
 from anabranch.sweep.backend import Backend
 from anabranch.sweep.data import with_data
@@ -235,6 +236,26 @@ def test_another_configuration_is_refused_and_a_wider_grid_is_not() -> None:
     assert (wider.exit_code, wider.output) == (0, "")
     assert len(files(Path("runs/rates"))) == 4
     assert before.items() <= files(Path("runs/rates")).items()
+
+
+def test_two_sweeps_do_not_share_a_folder() -> None:
+    write_sweep("seed = [1]")
+    with locked(Path("runs/rates")):
+        refused = anabranch_("sweep", "rates.toml")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "Error: runs/rates is in use by this process already: end that one first, or name another" in refused.stderr
+    assert [each.name for each in Path("runs/rates").iterdir()] == ["lock"]
+    assert anabranch_("sweep", "rates.toml", "--quiet").exit_code == 0
+
+
+def test_a_best_that_is_none_any_more_is_taken_away() -> None:
+    assert "best.toml" in anabranch_("sweep", write_sweep("seed = [1]")).stdout
+    assert Path("runs/rates/best.toml").is_file()
+    wider = write_sweep('seed = [1]\nactivation = [{name = "Fixed", k = 3}]')
+    failed = anabranch_("sweep", wider)
+    assert failed.exit_code == 3
+    assert "best.toml" not in failed.stdout
+    assert not Path("runs/rates/best.toml").exists()
 
 
 def test_what_is_wrong_is_said_before_anything_is_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import math
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from anabranch.cli.trials import ranking
 from anabranch.config import Config
 from anabranch.configfile import Override, load
 from anabranch.errors import ConfigError, DataError, OutputError
@@ -182,7 +185,7 @@ def test_a_folder_keeps_records_and_takes_a_damaged_one_for_none(tmp_path: Path)
 def test_a_folder_refuses_what_does_not_go_together_and_names_both(tmp_path: Path) -> None:
     common = {"versions": {"jax": "1", "numpy": "2"}, "settings": {"rounds": 3, "drift": None, "update": {"window": 5}}}
     TrialFolder(tmp_path, common)
-    TrialFolder(tmp_path, {"versions": {"jax": "2"}})  # there is no trial yet
+    TrialFolder(tmp_path, {**common, "versions": {"jax": "2"}})  # there is no trial yet
     TrialFolder(tmp_path, common, {"grid": {"seed": [1]}}).put({"key": "a"})
     other = {"versions": {"jax": "1", "numpy": "3"}, "settings": {"drift": {"every": 5}, "update": {"window": 6}}}
     with pytest.raises(ConfigError) as caught:
@@ -197,12 +200,39 @@ def test_a_folder_refuses_what_does_not_go_together_and_names_both(tmp_path: Pat
     # A wider grid, also one that varies what was the same before.
     TrialFolder(tmp_path, {"settings": {"rounds": 3}}, {"grid": {"seed": [1, 2], "update.window": [5, 6]}})
     assert json.loads((tmp_path / "manifest.json").read_text())["grid"]["update.window"] == [5, 6]
-    (tmp_path / "manifest.json").write_text("[")
-    with pytest.raises(OutputError, match=r"manifest.json: cannot be read"):
-        TrialFolder(tmp_path, common)
+    for other_file in (
+        "[",
+        '{"settings": {"rou',
+        "[1]",
+        '{"settings": {}}',
+        '{"versions": {"jax": "1", "numpy": "2"}}',
+    ):
+        (tmp_path / "manifest.json").write_text(other_file)
+        with pytest.raises(ConfigError, match=r"manifest.json: is not the manifest of such trials"):
+            TrialFolder(tmp_path, common)
+        assert (tmp_path / "manifest.json").read_text() == other_file
     (tmp_path / "manifest.json").unlink()
     with pytest.raises(ConfigError, match=r"has trials but no manifest.json that says of what"):
         TrialFolder(tmp_path, common)
+
+
+def test_a_folder_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"name": "my web page"}')
+    with pytest.raises(ConfigError, match=r"\(it has no settings, versions\): it is damaged or of something else"):
+        TrialFolder(tmp_path, {"versions": {}, "settings": {}})
+    assert [each.name for each in tmp_path.iterdir()] == ["manifest.json"]
+    assert (tmp_path / "manifest.json").read_text() == '{"name": "my web page"}'
+
+
+def test_an_open_folder_is_nobody_elses_and_loses_what_was_half_written(tmp_path: Path) -> None:
+    with folder.opened(tmp_path, {}) as kept:
+        kept.put({"key": "a"})
+        with pytest.raises(ConfigError, match="is in use by this process already"), folder.opened(tmp_path, {}):
+            raise AssertionError
+    (tmp_path / "trials/.b.json-x1").write_text('{"key": "b"')  # as a kill leaves it
+    with folder.opened(tmp_path, {}) as kept:
+        assert kept.get("a") == {"key": "a"}
+    assert [each.name for each in (tmp_path / "trials").iterdir()] == ["a.json"]
 
 
 def test_a_record_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,16 +302,32 @@ def test_the_best_is_first_and_what_diverged_last(tmp_path: Path) -> None:
     swept = Sweep(records, {trials[-1].key: "no luck"})
     rows = table.rows_of([*points, points[0]], [*trials, trials[0]], swept)
     assert len(rows) == 8
-    best, second, *last = table.ranked(rows)
-    assert (best.labels, best.finite, best.span("accumulated_error")) == (
+    best, second, *last = table.ranked(rows, points)
+    assert (best.labels, best.complete, best.span("accumulated_error")) == (
         {"learning_rate": 2},
         True,
         (0.225, 0.2, 0.25),
     )
     assert second.labels == {"learning_rate": 1}
-    assert [group.finite for group in last] == [False, False]
+    assert [(group.labels["learning_rate"], group.complete) for group in last] == [(4, False), (3, False)]
     lines = table.trials_csv(rows, ["learning_rate", "seed"]).splitlines()
     assert lines[0] == "learning_rate,seed," + ",".join(table.NUMBERS)
     assert lines[1] == f"1,1,0.3,0.3,,0.75,1.0,2.5,{trials[0].key},"
     assert lines[-1] == f"4,2,,,,,,,{trials[-1].key},no luck"
-    assert math.isnan(table.Group({}, [rows[-1]]).span("MB")[0])
+    assert math.isnan(table.Group({}, [rows[-1]], 1).span("MB")[0])
+
+
+def test_a_mean_over_fewer_seeds_wins_nothing(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.toml", 'base = "imnist"\n[grid]\nlearning_rate = [1, 2, 3]\nseed = [1, 2, 3]')
+    points = file.read(path).points
+    trials = [Trial(point.config, {}) for point in points]
+    outcomes = [*[record(0.1)] * 2, *[record(0.3)] * 3, record(0.2)]
+    records = {trial.key: each for trial, each in zip([*trials[:2], *trials[3:7]], outcomes, strict=True)}
+    rows = table.rows_of(points, trials, Sweep(records, {trials[2].key: "no luck"}))
+    groups = table.ranked(rows, points)
+    assert [group.labels["learning_rate"] for group in groups] == [2, 1, 3]
+    console = Console(file=StringIO(), width=200)
+    ranking(console, groups, ["learning_rate", "seed"])
+    lines = console.file.getvalue().splitlines()
+    remarks = [(line.split()[0], line.partition("1.00")[2].strip()) for line in lines if line[1:2].isdigit()]
+    assert remarks == [("2", ""), ("1", "1 of 3 failed"), ("3", "2 of 3 not run yet")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,18 +93,19 @@ def _sweep(file: SweepFile, out: Path, backend: Backend, notes: Console, *, as_j
     from anabranch.sweep.run import Sweep, finished, run_trials
     from anabranch.sweep.table import rows_of
 
-    with TrialsReporter(notes, quiet=quiet) as reporter:
-        trials = _look(file, reporter, notes)
-        folder = _open(file, out, trials)
-        stop: BaseException | None = None
-        try:
-            swept = run_trials(trials, folder, backend, reporter)
-        except (AnabranchError, KeyboardInterrupt) as error:
-            if not reporter.last or not reporter.last.running:
-                raise
-            stop, swept = error, Sweep(finished(trials, folder), {})
-    rows = rows_of(file.points, trials, swept)
-    unwritten = _report(file, rows, out, notes, as_json=as_json, quiet=quiet)
+    with ExitStack() as stack:
+        with TrialsReporter(notes, quiet=quiet) as reporter:
+            trials = _look(file, reporter, notes)
+            folder = stack.enter_context(_opened(file, out, trials))
+            stop: BaseException | None = None
+            try:
+                swept = run_trials(trials, folder, backend, reporter)
+            except (AnabranchError, KeyboardInterrupt) as error:
+                if not reporter.last or not reporter.last.running:
+                    raise
+                stop, swept = error, Sweep(finished(trials, folder), {})
+        rows = rows_of(file.points, trials, swept)
+        unwritten = _report(file, rows, out, notes, as_json=as_json, quiet=quiet)
     problem = stop if isinstance(stop, AnabranchError) else unwritten
     if problem is not None:
         display.error(notes, str(problem))
@@ -127,16 +129,16 @@ def _look(file: SweepFile, reporter: TrialsReporter, notes: Console) -> list[Tri
         return with_data([point.config for point in file.points])
 
 
-def _open(file: SweepFile, out: Path, trials: Sequence[Trial]) -> TrialFolder:
+def _opened(file: SweepFile, out: Path, trials: Sequence[Trial]) -> AbstractContextManager[TrialFolder]:
     """The folder, where it holds nothing or trials that go together with these."""
     from anabranch.result import versions
-    from anabranch.sweep.folder import TrialFolder
+    from anabranch.sweep.folder import opened
     from anabranch.sweep.trial import checksums
 
     sums = [checksums(trial.data) for trial in trials]
     data = {section: each for section, each in sums[0].items() if all(other.get(section) == each for other in sums)}
     common = {"versions": versions(), "settings": file.common(), "data": data}
-    return TrialFolder(out, common, {"grid": file.grid})
+    return opened(out, common, {"grid": file.grid})
 
 
 def _report(
@@ -146,20 +148,20 @@ def _report(
     from anabranch.cli import trials
     from anabranch.sweep.table import CSV, ranked
 
-    groups = ranked(rows)
+    groups = ranked(rows, file.points)
     unwritten = _write(file, rows, groups, out)
     if as_json:
         typer.echo(to_json(_described(file, rows, out)), nl=False)
     if not quiet and rows:
         console = notes if as_json else Console()
         trials.ranking(console, groups, list(file.grid))
-        if groups[0].finite and unwritten is None:
-            again = shlex.join(["anabranch", "run", str(out / BEST)])
-            console.print(f"The best one again: {again}", soft_wrap=True, highlight=False, markup=False)
         if unwritten is None:
-            console.print(
-                Text.assemble((f"{out}/", "bold"), f": {CSV}, {BEST}, manifest.json, trials/"), soft_wrap=True
-            )
+            best = [BEST] if groups[0].complete else []
+            if best:
+                again = shlex.join(["anabranch", "run", str(out / BEST)])
+                console.print(f"The best one again: {again}", soft_wrap=True, highlight=False, markup=False)
+            files = ", ".join([CSV, *best, "manifest.json", "trials/"])
+            console.print(Text.assemble((f"{out}/", "bold"), f": {files}"), soft_wrap=True)
     trials.failures(notes, rows)
     return unwritten
 
@@ -170,8 +172,10 @@ def _write(file: SweepFile, rows: Sequence[Row], groups: Sequence[Group], out: P
     try:
         with writing("trials", out):
             replace_file(out / CSV, trials_csv(rows, list(file.grid)).encode())
-            if groups and groups[0].finite:
+            if groups and groups[0].complete:
                 replace_file(out / BEST, groups[0].rows[0].point.config.to_toml().encode())
+            else:
+                (out / BEST).unlink(missing_ok=True)  # of an earlier, smaller grid
     except OutputError as error:
         return error
     return None

@@ -60,7 +60,7 @@ def ranking(console: Console, groups: Sequence[Group], keys: Sequence[str]) -> N
         groups: as `anabranch.sweep.table.ranked` returns them.
         keys: of the grid.
     """
-    seeds, remarks = "seed" in keys, any(not group.finite for group in groups)
+    seeds, remarks = "seed" in keys, any(not group.complete for group in groups)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for key in keys:
         if key != "seed":
@@ -115,10 +115,10 @@ def _mean(group: Group, name: str, form: str) -> str:
 
 
 def _remark(group: Group) -> Text:
-    """Whether trials of the group diverged or failed."""
-    parts = []
-    for what in ("diverged", "failed"):
-        count = sum(row.values[what] is not None for row in group.rows)
-        if count:
-            parts.append(what if len(group.rows) == 1 else f"{count} of {len(group.rows)} {what}")
+    """Whether trials of the group diverged, failed or were not run yet."""
+    counts = {what: group.count(what) for what in ("diverged", "failed")}
+    counts["not run yet"] = group.trials - len(group.rows)
+    parts = [
+        what if group.trials == 1 else f"{count} of {group.trials} {what}" for what, count in counts.items() if count
+    ]
     return Text(", ".join(parts), "yellow")

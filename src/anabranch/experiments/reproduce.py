@@ -17,7 +17,7 @@ from anabranch.experiments.tuning import choose, present_tuning, tuned_pairs, tu
 from anabranch.result import versions
 from anabranch.sweep.backend import Backend
 from anabranch.sweep.data import with_data
-from anabranch.sweep.folder import TrialFolder
+from anabranch.sweep.folder import TrialFolder, opened
 from anabranch.sweep.progress import SweepProgress
 from anabranch.sweep.run import run_trials
 from anabranch.sweep.trial import Record
@@ -51,15 +51,18 @@ def reproduce(
     """Makes the tables and pictures of the experiments, in ``folder``; trials that are there are not run again.
 
     Raises:
-        ConfigError: where the folder holds results of other versions or of another size.
+        ConfigError: where the folder holds results of other versions or of another size, or another process uses it.
         DataError: where data is missing or broken.
         OutputError: where something cannot be written.
     """
     progress(Stage("reading data", None))
     study = with_rows(study, experiments)
     common = {"versions": versions(), "rounds": study.rounds}
-    work = _Work(TrialFolder(folder, common, {"seeds": study.seeds}), backend, progress)
+    with opened(folder, common, {"seeds": study.seeds}) as kept:
+        return _reproduce(experiments, study, _Work(kept, backend, progress))
 
+
+def _reproduce(experiments: Sequence[Experiment], study: Study, work: _Work) -> Reproduced:
     pairs = tuned_pairs(experiments)
     tuning = tuning_runs(study, pairs)
     tuned = work.do("tuning", tuning)
@@ -72,21 +75,22 @@ def reproduce(
     work.do("training", [run for runs in grids.values() for run in runs])
     found = {name: work.found(runs) for name, runs in grids.items()}
 
-    progress(Stage("timing the clients", None))
-    costs = ClientCosts(folder)
+    work.begin("timing the clients")
+    costs = ClientCosts(work.folder)
     timed = [each.name for each in experiments if each.timed and found[each.name]]
     costs.measure([run.config for name in timed for run in grids[name]])
 
-    progress(Stage("writing", None))
+    work.begin("writing")
     rows = rows_of(tuning, tuned, [0.0] * len(tuned))
     shown = present_tuning(study, rows, chosen)
-    summaries = [summary.write(folder, "tuning", "not in the paper", study, shown, tuning, tuned)] if pairs else []
+    tuning_summary = ("tuning", "not in the paper", study, shown, tuning, tuned)
+    summaries = [summary.write(work.folder, *tuning_summary)] if pairs else []
     for experiment in experiments:
         runs, records = grids[experiment.name], found[experiment.name]
         if records is not None:
             rows = rows_of(runs, records, [costs.seconds(*each) for each in zip(runs, records, strict=True)])
             shown = experiment.present(study, rows)
-            summaries.append(summary.write(folder, experiment.name, experiment.paper, study, shown, runs, records))
+            summaries.append(summary.write(work.folder, experiment.name, experiment.paper, study, shown, runs, records))
     return Reproduced(summaries, work.failed)
 
 
@@ -94,16 +98,25 @@ class _Work:
     """Runs trials, and finds their records again."""
 
     def __init__(self, folder: TrialFolder, backend: Backend, progress: Callable[[Stage], None]) -> None:
-        self._folder, self._backend, self._progress = folder, backend, progress
+        self._kept, self._backend, self._progress = folder, backend, progress
         self._keys: dict[Config, str] = {}
         self._records: dict[str, Record] = {}
         self.failed: dict[str, str] = {}
+
+    @property
+    def folder(self) -> Path:
+        """Where everything is kept."""
+        return self._kept.path
+
+    def begin(self, stage: str) -> None:
+        """What is done now, which has no trials."""
+        self._progress(Stage(stage, None))
 
     def do(self, stage: str, runs: Sequence[Run]) -> list[Record] | None:
         """The runs' records; None where a trial failed."""
         trials = with_data([run.config for run in runs])
         self._keys |= {trial.config: trial.key for trial in trials}
-        sweep = run_trials(trials, self._folder, self._backend, lambda progress: self._progress(Stage(stage, progress)))
+        sweep = run_trials(trials, self._kept, self._backend, lambda progress: self._progress(Stage(stage, progress)))
         self._records |= sweep.records
         titles = {trial.key: trial.config.title() for trial in trials}
         self.failed |= {f"{titles[key]} (trial {key})": error for key, error in sweep.failed.items()}

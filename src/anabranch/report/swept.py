@@ -65,7 +65,7 @@ def _ranking(trials: Sequence[TrialFile]) -> list[Table | Picture]:
     chosen = [name for name in varied if name != SEED]
     several = len(groups) < len(trials)
     what, over = ("settings", ", mean over the seeds") if several else ("trials", "")
-    best = [group for group in groups if not group.diverged][:MOST_LINES]
+    best = [group for group in groups if group.complete][:MOST_LINES]
     names = [
         _label(group.settings if several else group.trials[0].settings, chosen if several else varied) for group in best
     ]
@@ -92,6 +92,7 @@ def _group(group: Group, varied: Sequence[str]) -> dict[str, Value]:
         "run-time error": mean(trial.run_time_error for trial in group.trials),
         **{name: group.settings.get(name) for name in varied},
         "seeds": len(group.trials),
+        "seeds missing": group.missing or None,
         "diverged": group.diverged,
         **_costs(group.trials),
     }
@@ -108,13 +109,13 @@ def _costs(trials: Sequence[TrialFile]) -> dict[str, Value]:
 
 
 def _table(caption: str, lines: Sequence[dict[str, Value]], *, best: bool) -> Table:
-    """Ranked lines; with ``best``, the first is marked unless it diverged."""
+    """Ranked lines; with ``best``, the first is marked unless it diverged or lacks a seed."""
     ranked = [{"rank": rank, **line} for rank, line in enumerate(lines, 1)]
     kept = [name for name in ranked[0] if any(line[name] is not None for line in ranked)]
     headings = [Heading(name, "number" if any(is_number(line[name]) for line in ranked) else "") for name in kept]
     cells = [[text(line[name], FORMATS.get(name, "")) for name in kept] for line in ranked]
-    diverged = ranked[0].get("diverged") or ranked[0].get("diverged in round")
-    marks = best and not diverged and len(ranked) > 1
+    flaws = any(ranked[0].get(name) for name in ("diverged", "diverged in round", "seeds missing"))
+    marks = best and not flaws and len(ranked) > 1
     return Table(caption, headings, [Row(each, "best" if marks and i == 0 else "") for i, each in enumerate(cells)])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,8 @@ class Group:
     settings: dict[str, Value]
     """Without the seed."""
     trials: Sequence[TrialFile]
+    missing: int = 0
+    """How many seeds it has less than others: they failed, or were not run yet."""
 
     @property
     def diverged(self) -> int:
@@ -82,9 +84,14 @@ class Group:
         return mean(trial.accumulated_error for trial in self.trials)
 
     @property
-    def rank(self) -> tuple[bool, float]:
-        """The least is first, and one of which a trial diverged is last: as ``anabranch sweep`` ranks them."""
-        return self.diverged > 0, math.inf if self.error is None else self.error
+    def complete(self) -> bool:
+        """Whether it can be compared with others: no trial diverged, and none is missing."""
+        return not self.diverged and not self.missing
+
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """The least is first, and what is not complete is last: as ``anabranch sweep`` ranks them."""
+        return not self.complete, self.diverged > 0, math.inf if self.error is None else self.error
 
     def curve(self) -> dict[str, list[Any]]:
         """The mean of their run-time error rates, as far as all have them."""
@@ -110,7 +117,9 @@ def grouped(trials: Sequence[TrialFile]) -> list[Group]:
         settings = {name: value for name, value in trial.settings.items() if name != SEED}
         held = groups.get(repr(settings), Group(settings, []))
         groups[repr(settings)] = Group(settings, [*held.trials, trial])
-    return sorted(groups.values(), key=lambda group: group.rank)
+    most = max((len(group.trials) for group in groups.values()), default=0)
+    counted = [replace(group, missing=most - len(group.trials)) for group in groups.values()]
+    return sorted(counted, key=lambda group: group.rank)
 
 
 def read_failures(place: Path, done: Sequence[TrialFile]) -> list[dict[str, str]]:

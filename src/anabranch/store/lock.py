@@ -16,11 +16,12 @@ LOCK = "lock"
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, what: str = "lock") -> Iterator[None]:
     """Within it, the folder is this process's own. The system lets go of it when the process ends, however it does.
 
     Args:
         folder: made where it is not there. A file ``lock`` stays in it, which says who was last.
+        what: is to be written there, as a person calls it; an OutputError names it.
 
     Raises:
         ConfigError: where another process, or this one, already uses the folder.
@@ -31,11 +32,11 @@ def locked(folder: Path) -> Iterator[None]:
     ...     sorted(each.name for each in Path(folder).iterdir())
     ['lock']
     """
-    with writing("lock", folder):
+    with writing(what, folder):
         make_folder(folder)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        with writing("lock", folder):
+        with writing(what, folder):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

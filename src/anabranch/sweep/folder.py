@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from anabranch.config import value_text
 from anabranch.errors import ConfigError, OutputError
 from anabranch.files import json_values, replace_file, to_json, writing
+from anabranch.store.lock import locked
 from anabranch.sweep.trial import Record
 
 MANIFEST, TRIALS = "manifest.json", "trials"
+
+
+@contextmanager
+def opened(path: Path, common: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> Iterator[TrialFolder]:
+    """A folder of trials that no other process uses as long as it is open.
+
+    Args:
+        path: as of `TrialFolder`, as the others are.
+
+    Raises:
+        ConfigError: where another process uses the folder, or as of `TrialFolder`.
+        OutputError: likewise.
+    """
+    with locked(path, "trials"):
+        folder = TrialFolder(path, common, about)
+        with writing("trials", path):
+            for half_written in (path / TRIALS).glob(".*.json-*"):  # by one that was killed
+                half_written.unlink()
+        yield folder
 
 
 class TrialFolder:
@@ -27,18 +48,17 @@ class TrialFolder:
         about: what else the manifest says, which may change, such as a grid that is widened.
 
     Raises:
-        ConfigError: where the folder holds trials that have something else in common; both values are named.
+        ConfigError: where the folder holds trials that have something else in common; both values are named. Or where
+            its manifest is none of such trials.
         OutputError: where the folder cannot be made, read or written.
     """
 
     def __init__(self, path: Path, common: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> None:
         self.path = path
+        manifest, content = path / MANIFEST, json_values({**common, **(about or {})})
+        _check_same(manifest, json_values(common), begun=any((path / TRIALS).glob("*.json")))
         with writing("trials", path):
             (path / TRIALS).mkdir(parents=True, exist_ok=True)
-        manifest, content = path / MANIFEST, json_values({**common, **(about or {})})
-        if any((path / TRIALS).glob("*.json")):
-            _check_same(manifest, json_values(common))
-        with writing("trials", path):
             replace_file(manifest, to_json(content).encode())
 
     def get(self, key: str) -> Record | None:
@@ -68,18 +88,31 @@ def to_line(record: Record) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _check_same(manifest: Path, common: Mapping[str, Any]) -> None:
+def _check_same(manifest: Path, common: Mapping[str, Any], *, begun: bool) -> None:
+    """Whether what is there goes together with these.
+
+    Args:
+        begun: whether there are trials. Where there are none, the manifest need not agree, but must be one.
+    """
     try:
         held = json.loads(manifest.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if not begun:
+            return
         raise ConfigError(
-            f"{manifest.parent} has trials but no {MANIFEST} that says of what: name another folder"
+            f"{manifest.parent} has trials but no {MANIFEST} that says of what: name another folder with --out"
         ) from None
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{manifest}: cannot be read ({error})") from error
-    if not isinstance(held, dict):
-        raise OutputError(f"{manifest}: is not what a sweep writes there: it was edited or is damaged")
-    if differing := list(_differing(held, common)):
+    except ValueError:
+        held = None
+    except OSError as error:
+        raise OutputError(f"{manifest}: cannot be read ({error.strerror})") from error
+    if not isinstance(held, dict) or not set(common) <= set(held):
+        missing = f" (it has no {', '.join(sorted(set(common) - set(held)))})" if isinstance(held, dict) else ""
+        raise ConfigError(
+            f"{manifest}: is not the manifest of such trials{missing}: it is damaged or of something else. "
+            "Name another folder with --out"
+        )
+    if begun and (differing := list(_differing(held, common))):
         raise ConfigError(
             f"{manifest.parent} holds trials that do not go together with these: {'; '.join(differing)}. "
             "Name another folder with --out"

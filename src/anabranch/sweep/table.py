@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -33,14 +34,21 @@ class Group(NamedTuple):
     labels: dict[str, Any]
     """Without the seed."""
     rows: list[Row]
+    """Of the trials that are done or failed."""
+    trials: int
+    """How many the grid has, those that were not run yet included."""
+
+    def count(self, what: str) -> int:
+        """How many of its trials ``"diverged"`` or ``"failed"``."""
+        return sum(row.values[what] is not None for row in self.rows)
 
     @property
-    def finite(self) -> bool:
-        """Whether no trial diverged or failed."""
-        return all(row.values["diverged"] is None and row.values["failed"] is None for row in self.rows)
+    def complete(self) -> bool:
+        """Whether every trial is done, and none diverged: else its numbers are not to be compared with others'."""
+        return len(self.rows) == self.trials and not self.count("diverged") and not self.count("failed")
 
     def span(self, number: str) -> tuple[float, float, float]:
-        """Mean, least and greatest over the seeds; NaN where no trial has it."""
+        """Mean, least and greatest over the seeds that are done; NaN where no trial has it."""
         held = [row.values[number] for row in self.rows if row.values[number] is not None]
         return (fmean(held), min(held), max(held)) if held else (math.nan, math.nan, math.nan)
 
@@ -63,16 +71,31 @@ def rows_of(points: Sequence[Point], trials: Sequence[Trial], sweep: Sweep) -> l
     return list(rows.values())
 
 
-def ranked(rows: Sequence[Row]) -> list[Group]:
-    """The rows in groups, the least accumulated error first; those of which a trial diverged or failed are last."""
+def ranked(rows: Sequence[Row], points: Sequence[Point]) -> list[Group]:
+    """The rows in groups, the least accumulated error first; those that are not complete are last.
+
+    A mean over fewer seeds could win by the luck of those that it has.
+
+    Args:
+        rows: as `rows_of` returns them.
+        points: of the whole grid.
+    """
+    trials = Counter(repr(_without_seed(point)) for point in points)
     groups: dict[str, Group] = {}
     for row in rows:
-        labels = {key: value for key, value in row.point.labels.items() if key != "seed"}
-        groups.setdefault(repr(labels), Group(labels, [])).rows.append(row)
-    order = [
-        (not group.finite, math.isnan(error := group.span("accumulated_error")[0]), error) for group in groups.values()
-    ]
-    return [group for _, group in sorted(zip(order, groups.values(), strict=True), key=lambda each: each[0])]
+        labels = _without_seed(row.point)
+        name = repr(labels)
+        groups.setdefault(name, Group(labels, [], trials[name])).rows.append(row)
+
+    def order(group: Group) -> tuple[bool, bool, bool, float]:
+        error = group.span("accumulated_error")[0]
+        return not group.complete, group.count("diverged") > 0, math.isnan(error), error
+
+    return sorted(groups.values(), key=order)
+
+
+def _without_seed(point: Point) -> dict[str, Any]:
+    return {key: value for key, value in point.labels.items() if key != "seed"}
 
 
 def trials_csv(rows: Sequence[Row], keys: Sequence[str]) -> str:
