@@ -241,9 +241,9 @@ def simulate(run: Path) -> Result:
     return simulated(load(find_source(str(run)), []))
 
 
-def processes_of(folder: Path) -> list[str]:
-    """The command lines of all processes that have the folder in theirs, or that work in it."""
-    found = []
+def processes_of(folder: Path) -> dict[int, str]:
+    """The numbers and command lines of all processes that have the folder in theirs, or that work in it."""
+    found = {}
     for each in Path("/proc").glob("[0-9]*"):
         try:
             words = (each / "cmdline").read_bytes().replace(b"\0", b" ").decode()
@@ -251,7 +251,7 @@ def processes_of(folder: Path) -> list[str]:
         except OSError:
             continue
         if words and (str(folder) in words or where.startswith(str(folder))):
-            found.append(words)
+            found[int(each.name)] = words
     return found
 
 

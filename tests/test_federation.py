@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from nats.aio.msg import Msg
+from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from anabranch.cli import app
@@ -295,6 +296,58 @@ def test_ctrl_c_ends_all_and_the_same_command_goes_on(tmp_path: Path) -> None:
     for name in ("model.safetensors", "curve.csv"):
         assert (folder / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
     assert {*FILES} <= {each.name for each in folder.iterdir()}
+
+
+def test_what_is_killed_under_up_is_started_again(tmp_path: Path) -> None:
+    """A client, the server and the broker by kill -9, a client by SIGTERM; and one that is killed again and again."""
+    run = write_run(tmp_path / "data", clients=2, rounds=2000)
+    folder = tmp_path / "fed"
+
+    def up() -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "anabranch", "up", str(run), "--out", str(folder), "--quiet"]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def kill(name: str, what: str = "party.toml", how: int = signal.SIGKILL) -> None:
+        """Ends the present process, and waits for that, or for the one that takes its place."""
+
+        def number() -> int:
+            found = processes_of(folder / name).items()
+            return next((number for number, words in found if what in words and "prctl" not in words), 0)
+
+        before = wait_for(number, f"a process of {name}")
+        os.kill(before, how)
+        wait_for(lambda: number() != before, f"the end of {name}")
+
+    first = up()
+    for name in ("client-1", SERVER):
+        kill(name)
+    wait_for(lambda: "client 2 is here" in (folder / SERVER / "log.jsonl").read_text(), "a client that has joined")
+    kill("client-2", how=signal.SIGTERM)
+    kill("broker", "nats-server")
+    said = first.communicate(timeout=PATIENCE)[1]
+    assert first.returncode == 0, said
+    for line in (
+        "client-1 was killed by SIGKILL: it is started again",
+        "server was killed by SIGKILL: it is started again",
+        "client-2 was told to leave: it is started again",
+        "the nats-server was killed: it is started again",
+    ):
+        assert line in _flat(said)
+    assert not processes_of(folder)
+    models = [load_file(folder / "model.safetensors"), simulate(run).model.to_arrays()]
+    assert models[0].keys() == models[1].keys()
+    assert all(np.array_equal(models[0][name], models[1][name]) for name in models[0])
+
+    folder = tmp_path / "again"
+    second = up()
+    for _ in range(3):
+        kill("client-1")
+    said = _flat(second.communicate(timeout=PATIENCE)[1])
+    assert second.returncode == 2, said
+    assert "client-1 was killed by SIGKILL 3 times, and no round was played in between" in said
+    assert f"the same command with --out {folder} goes on" in said
+    assert "Traceback" not in said
+    assert not processes_of(folder)
 
 
 def test_a_party_whose_broker_never_comes_can_be_stopped(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def up(
         )
         overrides += [Override(key, value, flag) for key, value, flag in given if value is not None]
         config = load(found, overrides)
+        _check_broker(nats)
         code = _up(found, config, _pace(in_flight, deadline, missing), nats, out, notes, quiet=quiet)
     raise typer.Exit(code)
 
@@ -84,20 +85,41 @@ def _pace(in_flight: int, deadline: float, missing: str) -> Pace:
     return Pace(in_flight=in_flight, deadline=deadline, missing=(policy(missing),))
 
 
+def _check_broker(nats: str | None) -> None:
+    from anabranch.errors import ConfigError
+    from anabranch.net.credentials import Credentials
+
+    try:
+        if nats is not None:
+            Credentials((nats,), "local", "server", 0)
+    except ConfigError:
+        raise ConfigError(
+            f"--nats is {nats}, but here it must be a broker on this machine, such as nats://127.0.0.1:4222; for "
+            "parties on several machines, begin with 'anabranch keys init'"
+        ) from None
+
+
 def _up(
     source: Source, config: Config, pace: Pace, nats: str | None, out: Path | None, notes: Console, *, quiet: bool
 ) -> int:
     from anabranch import display, output
+    from anabranch.errors import AnabranchError
     from anabranch.net import assemble
-    from anabranch.net.up import RUN, LocalFederation, collect
+    from anabranch.net.up import LOG, RUN, LocalFederation, collect
 
-    goes_on = out is not None and (out / RUN).exists()
-    folder = output.prepare(out, f"{source.name}-federation", force=goes_on)
+    begun = out is not None and (out / RUN).exists()
+    folder = output.prepare(out, f"{source.name}-federation", force=begun)
     with display.notices(notes):
         run = assemble.replay(config)
     name = "local" if nats is None else f"local-{time.time_ns() % 10**10}"
     federation = LocalFederation(config, folder.path, run.clients, pace, url=nats, federation=name)
-    code, seconds, interrupted = asyncio.run(_watch(federation, config.rounds, notes, quiet=quiet))
+    goes_on = f"the same command with --out {folder.path} goes on"
+    try:
+        code, seconds, interrupted = asyncio.run(_watch(federation, config.rounds, notes, quiet=quiet))
+    except AnabranchError:
+        if federation.started:
+            display.note(notes, f"once that is mended, {goes_on}; the parties' logs are in {folder.path}/*/{LOG}")
+        raise
     stopped = None
     if interrupted:
         stopped = "interrupted"
@@ -109,7 +131,7 @@ def _up(
     if not quiet:
         display.summary(Console(), result, f"federation: {config.title()}", folder.path)
     if interrupted:
-        display.note(notes, f"interrupted; the same command with --out {folder.path} goes on")
+        display.note(notes, f"interrupted; {goes_on}")
         return INTERRUPTED
     if code:
         display.error(notes, str(stopped))
@@ -123,6 +145,7 @@ async def _watch(
     """Runs it with a live table; returns the exit code, the seconds of its rounds, and whether Ctrl-C ended it."""
     from rich.live import Live
 
+    from anabranch import display
     from anabranch.net.table import Rates, table
 
     interrupted = asyncio.Event()
@@ -138,8 +161,9 @@ async def _watch(
                 rates.add(federation.status)
                 live.update(table(federation.status, rounds, rates))
 
+        live.update(f"starting {len(federation.parties)} processes in {federation.folder}")
         async with federation:
-            waiting = asyncio.ensure_future(federation.wait(tell))
+            waiting = asyncio.ensure_future(federation.wait(tell, lambda text: display.note(notes, text)))
             pressed = asyncio.ensure_future(interrupted.wait())
             await asyncio.wait({waiting, pressed}, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():

@@ -28,6 +28,8 @@ from anabranch.store import locked
 
 REPORT = 0.5
 """Seconds between two reports."""
+LEFT = "left"
+"""Why a party has ended that was told to leave before the end."""
 
 
 def serve(
@@ -95,10 +97,12 @@ async def _run(
             target=_watch, args=(with_parent, lambda: loop.call_soon_threadsafe(party.leave)), daemon=True
         ).start()
     started = time.monotonic()
+    stop: Stop | None = None
 
     def tell() -> None:
         if report is not None:
-            report(server_status(party, started) if isinstance(party, ServerParty) else client_status(party, started))
+            status = server_status(party, started) if isinstance(party, ServerParty) else client_status(party, started)
+            report(status | {"ended": None if stop is None else stop.reason})
 
     async def reports() -> None:
         while True:

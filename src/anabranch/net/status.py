@@ -65,6 +65,7 @@ def _common(party: ServerParty | ClientParty) -> dict[str, Any]:
     for (what, _), count in party.notes.items():
         notes[what] = notes.get(what, 0) + count
     return {
+        "connected": party.link.connected,
         "notes": notes,
         "bytes": [[*counted, size, party.link.messages[counted]] for counted, size in sorted(party.link.bytes.items())],
     }

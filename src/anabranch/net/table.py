@@ -50,9 +50,10 @@ def table(status: dict[str, Any], rounds: int | None, rates: Rates) -> Table:
     title = f"round {status['rounds']:,}{total} · {rates.now:,.0f} rounds/s"
     if error is not None:
         title += f" · run-time error {error:.4f}"
-    waiting = status["waiting_for"]
-    names = [each["name"] for each in status["clients"]]
-    caption = f"waiting for {', '.join(names[m - 1] for m in waiting)}" if waiting else None
+    waiting = [status["clients"][m - 1]["name"] for m in status["waiting_for"]]
+    if not status["connected"] and status["ended"] is None:
+        waiting = ["the broker"]
+    caption = f"waiting for {', '.join(waiting)}" if waiting else None
     shown = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
     shown.add_column("client")
     for name in ("activations", "answers", "misses", "p50 ms", "p99 ms"):

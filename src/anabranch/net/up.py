@@ -26,15 +26,20 @@ from anabranch.models import SplitModel
 from anabranch.net import assemble, partyfile
 from anabranch.net.broker import LocalBroker
 from anabranch.net.client import STATE as CLIENT_STATE
+from anabranch.net.connecting import connect, disconnect
+from anabranch.net.credentials import CONNECTION, Credentials
+from anabranch.net.serve import LEFT
 from anabranch.net.server import STATE as SERVER_STATE
 from anabranch.protocol.ledger import Ledger
 from anabranch.result import Result
 from anabranch.store import load, locked
 
-RUN = "run.toml"
+RUN, LOG = "run.toml", "log.jsonl"
 SECONDS = 15.0
 """How long a party may take to leave before it is killed."""
 LAST_LINES = 5
+KILLED = 3
+"""What was killed so often, and no round was played in between, is not started again."""
 WIRE = ("direction", "kind", "client", "bytes", "messages")
 """What is counted on the wire, as the server's last process saw it; client 0 is all of them."""
 STOPPED = 3
@@ -51,6 +56,8 @@ class Party:
     log: Path
     """What it wrote to stderr."""
     process: asyncio.subprocess.Process | None = None
+    reader: asyncio.Task[None] | None = None
+    """Of what that process reports."""
     status: dict[str, Any] = field(default_factory=dict)
     """The last that it reported."""
     error: str | None = None
@@ -66,12 +73,19 @@ class Party:
         """The exit code of its process; None while there is none."""
         return None if self.process is None else self.process.returncode
 
+    @property
+    def gone(self) -> str | None:
+        """How its process has ended, where somebody else ended it: it can go on."""
+        if self.code is not None and self.code < 0:
+            return f"was killed by {signal.Signals(-self.code).name}"
+        return "was told to leave" if self.code == 0 and self.status.get("ended") == LEFT else None
+
 
 class LocalFederation:
     """Starts a federation that replays a run, and waits for its end.
 
     Every party has a folder of its own in ``folder``, with its settings, its log and its checkpoints; so a federation
-    that was stopped or killed goes on where it was.
+    that was stopped or killed goes on where it was. A party, or the broker, that somebody kills is started again.
 
     Args:
         config: of the run.
@@ -96,13 +110,15 @@ class LocalFederation:
         self.federation = federation
         self.broker: LocalBroker | None = None
         names = ["server", *(f"client-{m}" for m in range(1, clients + 1))]
-        self.parties = [
-            Party(name, self.folder / name / "party.toml", self.folder / name / "log.jsonl") for name in names
-        ]
+        self.parties = [Party(name, self.folder / name / "party.toml", self.folder / name / LOG) for name in names]
         """The server, then the clients."""
+        self.started = False
+        """Whether it got so far that the same settings in the same folder go on from there."""
         self._stack = AsyncExitStack()
-        self._readers: list[asyncio.Task[None]] = []
         self._stopping = False
+        self._rounds = 0
+        self._killed: dict[str, tuple[int, int]] = {}
+        """Of what was killed: how often, and how many rounds were played then."""
 
     @property
     def status(self) -> dict[str, Any]:
@@ -111,6 +127,8 @@ class LocalFederation:
 
     async def __aenter__(self) -> LocalFederation:
         try:
+            if self._url is not None:  # a party would wait for it, and nobody would see for what
+                await disconnect(await connect(Credentials((self._url,), self.federation, "server", 0)))
             self._stack.enter_context(locked(self.folder))
             await self._wait_until_free()
             self._check()
@@ -118,6 +136,7 @@ class LocalFederation:
                 self.broker = LocalBroker(self.folder / "broker")
                 await self._stack.enter_async_context(self.broker)
             self._write()
+            self.started = True
             for party in self.parties:
                 await self.start(party)
         except BaseException:
@@ -172,8 +191,10 @@ class LocalFederation:
                 env=self._environment,
                 start_new_session=True,  # Ctrl-C is ours to hand on
             )
-        party.error = None
-        self._readers.append(asyncio.ensure_future(self._read(party, party.process)))
+        if self._stopping:  # it was begun before, and is no use any more
+            party.process.send_signal(signal.SIGTERM)
+        party.error, party.status = None, {}
+        party.reader = asyncio.ensure_future(self._read(party, party.process))
 
     async def _read(self, party: Party, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -185,32 +206,66 @@ class LocalFederation:
                 else:
                     party.status = told
 
-    async def wait(self, tell: Callable[[], None] = lambda: None, every: float = 0.25) -> int:
+    async def wait(
+        self,
+        tell: Callable[[], None] = lambda: None,
+        note: Callable[[str], None] = lambda text: None,
+        every: float = 0.25,
+    ) -> int:
         """Until every party has ended; returns the server's exit code.
 
-        Clients that are still there some time after the server has ended are told to leave.
+        What somebody kills is started again. Clients that are still there some time after the server has ended are
+        told to leave.
+
+        Args:
+            tell: called again and again.
+            note: called with what a person should know.
+            every: seconds between two looks.
 
         Raises:
-            AnabranchError: where a party has ended with an error, or the broker has ended.
+            AnabranchError: where a party has ended with an error, or is killed again and again.
         """
         ended: float | None = None
         while True:
+            self._rounds = max(self._rounds, self.status.get("rounds", 0))
             tell()
             for party in self.parties:
-                if party.code not in (None, 0, STOPPED) and not (self._stopping and party.code == -signal.SIGTERM):
-                    await asyncio.wait(self._readers, timeout=1.0)  # its last words may still be on their way
-                    raise AnabranchError(f"{party.name} has ended ({_code(party.code)}): {self.last_words(party)}")
+                if party.code is not None:
+                    await self._look_after(party, note)
             if all(party.code is not None for party in self.parties):
                 await self._read_all()
                 tell()
                 return self.parties[0].code if self.parties[0].code == STOPPED else 0
             if self.broker is not None and not self.broker.running and not self._stopping:
-                raise AnabranchError(f"the nats-server has ended: its log, {self.broker.log}, says why")
+                self._count_killed("the nats-server", "was killed", f"its log is {self.broker.log}", note)
+                await self.broker.restart()
             if self.parties[0].code is not None:
                 ended = ended or time.monotonic()
                 if time.monotonic() > ended + SECONDS:
                     await self.stop()
             await asyncio.sleep(every)
+
+    async def _look_after(self, party: Party, note: Callable[[str], None]) -> None:
+        """Starts a party again that can go on; says what is wrong with one that cannot."""
+        if party.reader is not None:  # its last words may still be on their way
+            await asyncio.wait({party.reader}, timeout=1.0)
+        if self._stopping and party.gone:
+            return
+        if party.gone and (party is self.parties[0] or self.parties[0].code is None):
+            self._count_killed(party.name, party.gone, self.last_words(party), note)
+            await self.start(party)
+        elif party.code not in (0, STOPPED):
+            how = party.gone or f"has ended (exit code {party.code})"
+            raise AnabranchError(f"{party.name} {how}: {self.last_words(party)}")
+
+    def _count_killed(self, name: str, how: str, words: str, note: Callable[[str], None]) -> None:
+        """Says that something is started again, unless that does not help."""
+        times, rounds = self._killed.get(name, (0, 0))
+        times = 1 if self._rounds > rounds else times + 1
+        self._killed[name] = times, self._rounds
+        if times == KILLED:
+            raise AnabranchError(f"{name} {how} {times} times, and no round was played in between: {words}")
+        note(f"{name} {how}: it is started again, and goes on where it was")
 
     async def stop(self) -> None:
         """Has every party leave; kills those that take too long."""
@@ -231,7 +286,7 @@ class LocalFederation:
 
     async def _read_all(self) -> None:
         """Until what the processes that have ended said is read."""
-        await asyncio.gather(*self._readers)
+        await asyncio.gather(*(party.reader for party in self.parties if party.reader is not None))
 
     def last_words(self, party: Party) -> str:
         """The error that a party has ended with, else the last lines of its log."""
@@ -261,9 +316,9 @@ class LocalFederation:
             connection = {"url": url, "federation": self.federation, "party": party.name, "index": index}
             if not index:
                 connection["clients"] = names
-            replace_file(party.folder / "connection.toml", tomli_w.dumps(connection).encode())
+            replace_file(party.folder / CONNECTION, tomli_w.dumps(connection).encode())
             settings = partyfile.PartyFile(
-                connection="connection.toml",
+                connection=CONNECTION,
                 folder=".",
                 run=f"../{RUN}",
                 in_flight=self._pace.in_flight,
@@ -334,9 +389,3 @@ def _absolute(config: Config) -> dict[str, Any]:
         if isinstance(values.get(section), dict) and values[section].get(key):
             values[section][key] = str(Path(values[section][key]).absolute())
     return values
-
-
-def _code(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return f"exit code {code}"
