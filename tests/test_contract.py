@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+import anabranch.net
 from anabranch.activation import Activation
 from anabranch.gradients import dense
 from anabranch.streams.base import Block, Stream
@@ -198,10 +199,12 @@ PUBLIC_STREAMS = (
     "split_widths susy table"
 )
 PUBLIC_MODELS = "Dense MLP SplitModel higgs imnist linear mlp susy"
+PUBLIC_NET = "Client Credentials Expected Last LocalBroker Mean Round Server Skip Step Wait Zero event_name"
 
 
 def test_the_public_names():
-    for module, names in ((ab, PUBLIC), (ab.streams, PUBLIC_STREAMS), (ab.models, PUBLIC_MODELS)):
+    modules = (ab, PUBLIC), (ab.streams, PUBLIC_STREAMS), (ab.models, PUBLIC_MODELS), (anabranch.net, PUBLIC_NET)
+    for module, names in modules:
         assert sorted(module.__all__) == sorted(names.split())
         assert all(getattr(module, name) is not None for name in module.__all__)
     assert sorted(dir(ab)) == sorted(ab.__all__)

@@ -200,7 +200,7 @@ def test_leaving_in_the_middle_and_coming_back(tmp_path: Path) -> None:
 
 
 def test_a_slow_reader_slows_the_federation_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.net.api.HELD", 2)
+    monkeypatch.setattr("anabranch.net.running.HELD", 2)
 
     async def main(url: str) -> None:
         clients = asyncio.gather(*(steps(client(url, tmp_path, m)) for m in (1, 2)))
@@ -243,6 +243,37 @@ def test_what_goes_wrong_is_raised_where_it_is_iterated(tmp_path: Path) -> None:
     run(main, tmp_path)
 
 
+def test_metrics_are_there_while_a_party_takes_part(tmp_path: Path) -> None:
+    async def ask(port: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    async def main(url: str) -> None:
+        parties = [server(url, tmp_path, metrics=0), client(url, tmp_path, 1, metrics=0), client(url, tmp_path, 2)]
+        assert [each.metrics_port for each in parties] == [None] * 3
+        others = [asyncio.ensure_future(each.run()) for each in parties[1:]]
+        async for _ in parties[0]:
+            ports = [each.metrics_port for each in parties]
+            if ports[2] is None and None not in ports[:2]:
+                assert b'anabranch_party_info{federation="demo",party="server"' in await ask(ports[0])
+                assert b"anabranch_client_joined 1.0" in await ask(ports[1])
+                break
+        taken = parties[0].metrics_port
+        with pytest.raises(ab.ConfigError, match=f"metrics: port {taken} of 127.0.0.1 cannot be had"):
+            await client(url, tmp_path / "other", 2, metrics=taken).run()
+        async with parties[0]:
+            pass
+        assert parties[0].metrics_port is None
+        for each in others:
+            each.cancel()
+        await asyncio.wait(others)
+
+    run(main, tmp_path)
+
+
 def test_arguments_are_checked_before_anything_is_sent(tmp_path: Path) -> None:
     url = "nats://127.0.0.1:1"
     wrong = [
@@ -253,6 +284,8 @@ def test_arguments_are_checked_before_anything_is_sent(tmp_path: Path) -> None:
         (lambda **o: server(url, tmp_path, **o), {"wire_dtype": "int8"}, "wire_dtype is 'int8'"),
         (lambda **o: server(url, tmp_path, **o), {"in_flight": 0}, "in_flight is 0"),
         (lambda **o: server(url, tmp_path, **o), {"deadline": -1}, "deadline is -1"),
+        (lambda **o: server(url, tmp_path, **o), {"deadline": True}, "deadline is True"),
+        (lambda **o: server(url, tmp_path, **o), {"metrics": 70_000}, "metrics is 70000.* a port"),
         (
             lambda **o: server(url, tmp_path, **o),
             {"update": ab.SLR(2), "clients": [Expected(3, missing=Skip())] * 2},

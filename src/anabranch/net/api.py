@@ -5,52 +5,36 @@ They are the same parties that ``anabranch server`` and ``anabranch client`` run
 
 from __future__ import annotations
 
-import asyncio
-import math
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from numpy.typing import ArrayLike, NDArray
 
 from anabranch.activation import Activation, Fixed, Full
 from anabranch.checks import whole
-from anabranch.compute import ClientCompute, Pending, Rate
-from anabranch.errors import AnabranchError, ConfigError, DataError
-from anabranch.gradients import parameters
+from anabranch.compute import ClientCompute, Pending
+from anabranch.errors import ConfigError, DataError
 from anabranch.keys import SEEDS
 from anabranch.models import output_width
 from anabranch.net.assemble import Pace, chooser, decider, make_client, make_server
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
 from anabranch.net.labels import Event, LabelOf, labels_of
+from anabranch.net.metrics import LOOPBACK
+from anabranch.net.running import LearningRate, Running, rule_of, seconds
 from anabranch.net.server import ServerParty
 from anabranch.net.tables import event_name
-from anabranch.party import Rule
-from anabranch.prepared import read_wire_dtype
 from anabranch.protocol.actions import Played
 from anabranch.protocol.client import Decide
 from anabranch.protocol.ledger import Ledger
 from anabranch.protocol.missing import HOW
 from anabranch.protocol.seat import Expected
 from anabranch.store import locked
-from anabranch.updates import DLR, Update
-
-HELD = 256
-"""So many rounds or steps wait for the ``async for``; then the federation waits for it."""
-
-LearningRate: TypeAlias = float | optax.GradientTransformation
-
-T = TypeVar("T")
+from anabranch.updates import Update
 
 
 class Round(NamedTuple):
@@ -77,103 +61,7 @@ class Step(NamedTuple):
     """``v_m`` (e_m,), or (l, e_m) under SLR, as it crossed the wire."""
 
 
-class _Running(ABC, Generic[T]):
-    """A party that is iterated over; it takes part from the first step of the iteration on."""
-
-    def __init__(self, connection: str | Path | Credentials, folder: str | Path) -> None:
-        given = isinstance(connection, Credentials)
-        self.credentials = connection if isinstance(connection, Credentials) else Credentials.load(connection)
-        if given:
-            self.credentials.check()
-        self._folder = Path(folder)
-        self._stack = ExitStack()
-        self._queue: asyncio.Queue[T | None] = asyncio.Queue(HELD)
-        self._task: asyncio.Task[None] | None = None
-        self._closing = False
-        self.stopped: str | None = None
-        """Why it has ended; None before it has."""
-
-    @property
-    @abstractmethod
-    def party(self) -> ServerParty | ClientParty:
-        """What drives it."""
-
-    @property
-    def model(self) -> eqx.Module:
-        """A copy of its own model, as it is now."""
-        return jax.tree.map(
-            lambda leaf: jnp.array(leaf) if eqx.is_array(leaf) else leaf, self.party.conversation.compute.party.model
-        )
-
-    def leave(self) -> None:
-        """Has it leave soon, after a checkpoint; it may come back."""
-        self.party.leave()
-
-    async def run(self) -> str:
-        """Takes part until the end, and returns why it has ended.
-
-        Raises:
-            RefusedError: where the other side does not take it.
-            ConnectError: where the broker does not.
-            OutputError: where a checkpoint or the log cannot be written.
-            AnabranchError: where training cannot go on, since something is not finite any more.
-        """
-        async with self:
-            async for _ in self:
-                pass
-        return self.stopped or ""
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> T:
-        if self._task is None:
-            if self._closing:
-                raise StopAsyncIteration
-            self._task = asyncio.ensure_future(self._run())
-        item = None if self._task.done() and self._queue.empty() else await self._queue.get()
-        if item is None:
-            await self._task
-            raise StopAsyncIteration
-        return item
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closing = True
-        try:
-            if self._task is not None and not self._task.done():
-                self.leave()
-                while not self._queue.empty():
-                    self._queue.get_nowait()
-                await asyncio.wait({self._task})
-                if error is None:
-                    await self._task
-        finally:
-            self._stack.close()
-
-    async def _run(self) -> None:
-        try:
-            stop = await self.party.run()
-            self.stopped = stop.reason
-            if stop.failed:
-                raise AnabranchError(stop.reason)
-        finally:
-            self._stack.close()
-            await self._tell(None)
-
-    async def _tell(self, item: T | None) -> None:
-        if not self._closing:
-            await self._queue.put(item)
-        elif item is None:  # someone else may still be iterating
-            with suppress(asyncio.QueueFull):
-                self._queue.put_nowait(None)
-
-
-class Server(_Running[Round]):
+class Server(Running[Round]):
     """The server of a federation: ``async for`` gives each round that it plays.
 
     Args:
@@ -196,6 +84,9 @@ class Server(_Running[Round]):
         coalesce: seconds for which an event that a client tells of waits for the others that it touched too.
         checkpoint_every: rounds between two checkpoints.
         durable: whether each round is on the disk before its derivatives are sent.
+        metrics: a port for Prometheus, health and readiness, 0 for any that is free (`metrics_port` says which); None
+            for none.
+        metrics_host: an address of this machine: everyone who can reach it can read them.
 
     Raises:
         ConfigError: where an argument is wrong, or another process uses the folder.
@@ -222,8 +113,10 @@ class Server(_Running[Round]):
         coalesce: float = 0.0,
         checkpoint_every: int = 5000,
         durable: bool = False,
+        metrics: int | None = None,
+        metrics_host: str = LOOPBACK,
     ) -> None:
-        super().__init__(connection, folder)
+        super().__init__(connection, folder, metrics, metrics_host)
         if self.credentials.index:
             raise ConfigError(f"this is the connection of {self.credentials.party}, not the server's")
         if not clients:
@@ -236,7 +129,7 @@ class Server(_Running[Round]):
         self.names = tuple(names[i] if i < len(names) else f"client {i + 1}" for i in range(len(clients)))
         """The clients' names."""
         classes = output_width(model, sum(each.width for each in clients), "server", "elements of all embeddings")
-        rule, rate = _rule(model, update, learning_rate, learning_rate_power, wire_dtype)
+        rule, rate = rule_of(model, update, learning_rate, learning_rate_power, wire_dtype)
         self._samples = labels_of(labels, classes)
         self._stack.enter_context(locked(self._folder))
         try:
@@ -250,12 +143,12 @@ class Server(_Running[Round]):
                 self._folder,
                 Pace(
                     in_flight=whole("in_flight", in_flight, 1, 1024),
-                    deadline=_seconds("deadline", deadline),
+                    deadline=seconds("deadline", deadline),
                     checkpoint_every=whole("checkpoint_every", checkpoint_every, 1),
                     durable=durable,
                 ),
                 choose=chooser(activation, whole("seed", seed, 0, SEEDS - 1), len(clients)),
-                coalesce=_seconds("coalesce", coalesce),
+                coalesce=seconds("coalesce", coalesce),
                 kind=_TellingServer,
             )
         except BaseException:
@@ -288,10 +181,10 @@ class Server(_Running[Round]):
         for i, (record, prediction) in enumerate(zip(played.records, played.predictions, strict=True)):
             activated = tuple(name for name, is_in in zip(self.names, record.activated, strict=True) if is_in)
             replaced = {name: HOW[how] for name, how in zip(self.names, record.missing, strict=True) if how}
-            await self._tell(Round(played.first + i, record.event, record.label, prediction, activated, replaced))
+            await self.tell(Round(played.first + i, record.event, record.label, prediction, activated, replaced))
 
 
-class Client(_Running[Step]):
+class Client(Running[Step]):
     """A client of a federation: ``async for`` gives each step that it takes.
 
     Args:
@@ -314,6 +207,9 @@ class Client(_Running[Step]):
         seed: of what the client draws.
         in_flight: how many rounds it answers in one call.
         checkpoint_every: steps between two checkpoints.
+        metrics: a port for Prometheus, health and readiness, 0 for any that is free (`metrics_port` says which); None
+            for none.
+        metrics_host: an address of this machine: everyone who can reach it can read them.
 
     Raises:
         ConfigError: where an argument is wrong, or another process uses the folder.
@@ -340,15 +236,17 @@ class Client(_Running[Step]):
         seed: int = 0,
         in_flight: int = 1,
         checkpoint_every: int = 1000,
+        metrics: int | None = None,
+        metrics_host: str = LOOPBACK,
     ) -> None:
-        super().__init__(connection, folder)
+        super().__init__(connection, folder, metrics, metrics_host)
         index = self.credentials.index
         if not 1 <= index <= whole("clients", clients, 1):
             whose = f"client {index}'s" if index else "the server's"
             raise ConfigError(f"this connection is {whose}, but there are {clients} clients")
         inputs = whole("inputs", inputs, 1)
         output_width(model, inputs, self.credentials.party, "features")
-        rule, rate = _rule(model, update, learning_rate, learning_rate_power, wire_dtype)
+        rule, rate = rule_of(model, update, learning_rate, learning_rate_power, wire_dtype)
         seed = whole("seed", seed, 0, SEEDS - 1)
         activation = Full() if activation is None else activation
         decide = decider(activation, seed, index) if isinstance(activation, Activation) else activation
@@ -377,7 +275,7 @@ class Client(_Running[Step]):
             self._stack.close()
             raise
         assert isinstance(party, _TellingClient)
-        party.told = self._tell
+        party.told = self.tell
         self._party = party
 
     @property
@@ -443,28 +341,3 @@ class _Features:
 async def _names(events: AsyncIterable[Event]) -> AsyncIterator[bytes]:
     async for event in events:
         yield event_name(event)
-
-
-def _rule(
-    model: eqx.Module, update: Update | None, learning_rate: LearningRate, power: float, wire_dtype: str
-) -> tuple[Rule, Rate]:
-    update = DLR() if update is None else update
-    if not isinstance(update, Update):
-        raise ConfigError(
-            f"update is {update!r:.60}, but the type anabranch.Update is needed, such as ab.DLR(10, 0.95)"
-        )
-    dtype = np.dtype(jnp.result_type(*jax.tree.leaves(parameters(model))))
-    optimiser = None
-    if isinstance(learning_rate, optax.GradientTransformation):
-        optimiser, learning_rate = learning_rate, 0.0
-    for name, value in (("learning_rate", learning_rate), ("learning_rate_power", power)):
-        if not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise ConfigError(f"{name} is {value!r}, but it is a number of 0 or more")
-    rule = Rule(jax.tree.map(np.asarray, update), optimiser, read_wire_dtype(wire_dtype, dtype))
-    return rule, Rate(float(learning_rate), float(power))
-
-
-def _seconds(name: str, value: float) -> float:
-    if not isinstance(value, int | float) or not 0 <= value <= 86400:
-        raise ConfigError(f"{name} is {value!r}, but it is a number of seconds, at most a day")
-    return float(value)
