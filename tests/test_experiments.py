@@ -20,11 +20,11 @@ from anabranch.errors import ConfigError
 from anabranch.experiments import check, convex_regret, local_regret, paper, registry, summary, tables, tuning
 from anabranch.experiments.bounds import Constants, convex_regret_bound, local_regret_bound
 from anabranch.experiments.experiment import Presentation, Row, Run, Table, rows_of
-from anabranch.experiments.figures import recent_error
+from anabranch.experiments.figures import error_label, recent_error
 from anabranch.experiments.growth import fit_exponent
 from anabranch.experiments.hindsight import best_fixed_model
 from anabranch.experiments.smoothness import estimate_smoothness
-from anabranch.experiments.study import IMNIST, METHODS, Method, Problem, Study
+from anabranch.experiments.study import IMNIST, METHODS, TUNING_SEED, Method, Problem, Study
 from anabranch.sweep.trial import Trial
 
 DRY = Study(dry=True)
@@ -111,6 +111,12 @@ def test_rounds_and_seeds_scale_everything_down() -> None:
     assert small.tuning_rounds_of(IMNIST) == 500
 
 
+@pytest.mark.parametrize("size", [{"rounds": 0}, {"rounds": 2**31}, {"seeds": 0}, {"seeds": TUNING_SEED}])
+def test_a_size_that_cannot_be_is_refused(size: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=r"^(rounds|seeds) is \d+, but it must be a whole number from 1 to "):
+        Study(**size)
+
+
 def test_a_table_is_run_to_its_end_and_tuned_on_as_much() -> None:
     short = Study(rows={"susy": 1234}, dry=True)
     assert short.rounds_of(Problem("susy")) == short.tuning_rounds_of(Problem("susy")) == 1234
@@ -195,6 +201,12 @@ def test_recent_errors_are_those_between_two_points(errors: list[bool], every: i
     np.testing.assert_allclose(recent, pieces, atol=1e-9)
 
 
+def test_an_axis_says_which_errors_it_has() -> None:
+    short, long = np.array([10.0, 20_000.0]), np.array([10.0, 40_000.0])
+    assert error_label([short, np.array([])]) == "error rate between two points"
+    assert error_label([short, long]) == "run-time error rate"
+
+
 def test_long_curves_are_the_run_time_error_itself() -> None:
     curve = {"rounds": [20_000, 40_000], "run_time_error": [0.4, 0.3]}
     np.testing.assert_array_equal(recent_error({"curve": curve})[1], [0.4, 0.3])
@@ -214,11 +226,13 @@ def test_a_summary_says_how_it_was_scaled_and_is_written_whole(tmp_path: Path) -
     small = Study(rounds=20_000, seeds=1)
     table = Table("t", "A caption", tables.performance("t", "c", [], "method", "x").columns, [])
     run = Run({"method": "OGD-Full"}, DRY.config(IMNIST, METHODS[0]))
-    written = summary.write(tmp_path, "drift", "Table 2", small, Presentation([table]), [run], [record(regret=None)])
+    shown = Presentation([table, Table("of_paper", "What the paper says", [], [], measured=False)])
+    written = summary.write(tmp_path, "drift", "Table 2", small, shown, [run], [record(regret=None)])
     assert written == json.loads((tmp_path / "drift" / "summary.json").read_text())
     assert "20,000 rounds where the paper has 2,000,000; 1 seed" in written["tables"][0]["caption"]
+    assert written["tables"][1]["caption"] == "What the paper says"
     assert written["command"] == "anabranch reproduce drift --rounds 20000 --seeds 1"
-    assert sorted(file.name for file in (tmp_path / "drift").iterdir()) == ["summary.json", "t.csv"]
+    assert sorted(file.name for file in (tmp_path / "drift").iterdir()) == ["of_paper.csv", "summary.json", "t.csv"]
 
 
 # The check against the committed results

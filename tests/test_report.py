@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import anabranch as ab
 from anabranch.cli import app
 from anabranch.configfile import load
+from anabranch.experiments.registry import EXPERIMENTS
 from anabranch.report import page, places, report
 from anabranch.sweep.file import Point
 from anabranch.sweep.folder import TrialFolder
@@ -151,6 +152,18 @@ def test_experiments_come_in_the_order_of_the_paper(reader: Reader) -> None:
         "runs/imnist-1",
         "runs/imnist-2",
     ]
+
+
+def test_a_caption_is_read_once(reader: Reader) -> None:
+    """The paper's caption is the section's title, its picture's caption and its table's: two of them are only heard."""
+    caption = EXPERIMENTS["probability"].caption
+    heard, seen = f'<span class="heard">{caption}</span>', reader.html.count(f">{caption}")
+    assert reader.html.count(heard) == 2  # the picture's and the table's
+    assert seen - reader.html.count(heard) == 0
+    assert f"{caption}</h3>" in reader.html
+    index_of(reader, caption)
+    (chosen,) = (each for each in reader.captions if "rounds of tuning" in each)
+    assert f'<span class="heard">{chosen.partition(" (")[0]}' not in reader.html
 
 
 def test_numbers_stand_as_their_columns_say(reader: Reader, results: Path) -> None:

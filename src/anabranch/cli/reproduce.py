@@ -42,10 +42,8 @@ def reproduce(
     show_list: Annotated[
         bool, typer.Option("--list", help="List the experiments, their trials and the time that they take here.")
     ] = False,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Of each trial.", show_default="2,000,000")] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Of each experiment.", show_default="3 or 1, see --list")
-    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Of each trial.", show_default="2,000,000")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Of each experiment.", show_default="3 or 1, see --list")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="20,000 rounds and one seed, to see that it works.")] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the results.", show_default="runs/paper")
@@ -79,7 +77,7 @@ def reproduce(
         if quick and (rounds is not None or seeds is not None):
             raise ConfigError("--quick is --rounds 20000 --seeds 1: give it, or those")
         study = Study(
-            rounds=QUICK_ROUNDS if quick else rounds or ROUNDS,
+            rounds=QUICK_ROUNDS if quick else ROUNDS if rounds is None else rounds,
             seeds=1 if quick else seeds,
             data_dir=None if data_dir is None else data_dir.expanduser().resolve(),
             files={name: file.resolve() for name, file in (("susy", susy), ("higgs", higgs)) if file is not None},
@@ -199,15 +197,19 @@ def _check(done: Reproduced, notes: Console) -> bool:
     for summary in done.summaries:
         found = check(summary)
         held = held and found.passed
+        if not found.compared:
+            display.error(
+                notes,
+                f"{found.name}: nothing to compare: none of its {found.missing} trials is among the committed, which "
+                "have other settings, such as --rounds, or other data",
+            )
+            continue
         text = f"{found.name}: {found.compared} trials compared, {found.identical} of them the same to the last bit"
-        if found.compared:
-            text += f", largest difference {found.largest:.4f}"
+        text += f", largest difference {found.largest:.4f}"
         if found.missing:
             text += f"; {found.missing} are not among the committed"
         if found.passed:
             console.print(text, soft_wrap=True, highlight=False)
-        elif not found.compared:
-            display.error(notes, f"{text}: they have other settings or other data, so that nothing was compared")
         else:
             display.error(notes, f"{text} in {found.where}, where {TOLERANCE} is allowed")
     return held

@@ -49,6 +49,8 @@ class Table(NamedTuple):
     caption: str
     columns: Sequence[Column]
     rows: Sequence[Mapping[str, Value]]
+    measured: bool = True
+    """Whether it is made from trials, so that its caption says how many rounds and seeds they have."""
 
 
 class Picture(NamedTuple):

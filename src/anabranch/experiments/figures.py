@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,9 +38,16 @@ def error_curves(panels: Mapping[str, Sequence[tuple[str, Row]]], top: float | N
         each.set_xlabel("rounds")
         each.legend(frameon=False, fontsize=8.5)
         style(each)
-    axes[0].set_ylabel("run-time error rate")
-    axes[0].set_ylim(0, top or _top([row for lines in panels.values() for _, row in lines]))
+    rows = [row for lines in panels.values() for _, row in lines]
+    axes[0].set_ylabel(error_label([recent_error(record)[0] for row in rows for record in row.records]))
+    axes[0].set_ylim(0, top or _top(rows))
     return figure
+
+
+def error_label(rounds: Iterable[NDArray[np.float64]]) -> str:
+    """What the errors of `recent_error` are, of curves with these rounds."""
+    short = all(len(each) == 0 or each[-1] <= RUN_TIME_WINDOW for each in rounds)
+    return "error rate between two points" if short else "run-time error rate"
 
 
 def recent_error(record: Record) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -19,13 +19,13 @@ def physics(name: str, paper: str) -> Experiment:
         return [run for problem in problems for run in nine_methods(study, problem, SEEDS)]
 
     def present(study: Study, rows: list[Row]) -> Presentation:
-        shown = Presentation()
+        shown, count = Presentation(), study.rows[name]
         for problem in problems:
             case = "drifting" if problem.drifting else "stationary"
-            some, title = select(rows, problem=str(problem)), f"{name.upper()} dataset, {case}"
+            some = select(rows, problem=str(problem))
+            title = f"{name.upper()} dataset of {count:,} rows, {case}"
             shown.tables.append(performance(f"{name}-{case}", title, some, "method", f"{name}-{case}"))
             shown.pictures.append(method_curves(f"{name}-{case}", title, some))
-        count = study.rows[name]
         shown.notes.append(
             f"The file had {count:,} rows; the paper's are UCI's full files. Rows are shuffled anew for each seed, and "
             "the drifting stream leaves some out, so that its classes come with the probabilities of the hour."

@@ -33,7 +33,8 @@ def present(study: Study, rows: list[Row]) -> Presentation:
         Column("nonconvex", "non-convex"),
     ]
     lines = [dict(zip(("setting", "row", "convex", "nonconvex"), line, strict=True)) for line in BOUNDS]
-    shown.tables.append(Table("bounds", "Comparison of the regret bound (the paper's table)", columns, lines))
+    caption = "Comparison of the regret bound (the paper's table)"
+    shown.tables.append(Table("bounds", caption, columns, lines, measured=False))
     shown.notes.append(
         f"The smoothness L is estimated as {smoothness:.3g}: the steepest of {SMOOTHNESS_SAMPLES} samples, before "
         "training and after it. D, G and σ² are maxima and means of what occurred. All are estimates."

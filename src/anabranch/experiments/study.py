@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anabranch.config import Config
+from anabranch.errors import ConfigError
 
 ROUNDS = 2_000_000
 """Of each of the paper's trials."""
@@ -17,6 +18,7 @@ TUNING_SHARE = 10
 """Tuning takes a tenth of the rounds."""
 TUNING_SEED = 1000
 """Of the stream, the initial parameters and the activation while tuning; no final trial has it."""
+MOST_ROUNDS, MOST_SEEDS = 2**31 - 1, TUNING_SEED - 1
 SHUFFLE_BUFFER = 20_000
 """Rows held for shuffling a table: a sample of SUSY is sorted by class."""
 
@@ -75,7 +77,16 @@ IMNIST, IMNIST_DRIFT = Problem("imnist"), Problem("imnist", drifting=True)
 
 @dataclass(frozen=True)
 class Study:
-    """How large the experiments are, where their data is, and which learning rates were chosen."""
+    """How large the experiments are, where their data is, and which learning rates were chosen.
+
+    Raises:
+        ConfigError: where the rounds or the seeds are too few or too many.
+
+    >>> Study(seeds=1000)
+    Traceback (most recent call last):
+        ...
+    anabranch.errors.ConfigError: seeds is 1000, but it must be a whole number from 1 to 999; ...
+    """
 
     rounds: int = ROUNDS
     seeds: int | None = None
@@ -89,6 +100,14 @@ class Study:
     """What tuning chose."""
     dry: bool = False
     """Whether the runs are only counted: no data is read, and a learning rate that was not chosen is any."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rounds <= MOST_ROUNDS:
+            raise ConfigError(f"rounds is {self.rounds}, but it must be a whole number from 1 to {MOST_ROUNDS:,}")
+        if self.seeds is not None and not 1 <= self.seeds <= MOST_SEEDS:
+            raise ConfigError(
+                f"seeds is {self.seeds}, but it must be a whole number from 1 to {MOST_SEEDS}; the next one is tuning's"
+            )
 
     def seeds_of(self, usual: int) -> range:
         """The seeds of an experiment that usually has so many."""

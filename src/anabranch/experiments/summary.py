@@ -120,7 +120,7 @@ def machine() -> dict[str, Any]:
 def _table(table: Table, scale: str) -> dict[str, Any]:
     return {
         "name": table.name,
-        "caption": table.caption + scale,
+        "caption": table.caption + (scale if table.measured else ""),
         "columns": [column._asdict() for column in table.columns],
         "rows": [{column.key: row.get(column.key) for column in table.columns} for row in table.rows],
     }

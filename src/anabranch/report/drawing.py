@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anabranch.experiments.figures import COLOURS, recent_error, style
-from anabranch.metrics import RUN_TIME_WINDOW
+from anabranch.experiments.figures import COLOURS, error_label, recent_error, style
 from anabranch.output import png
 from anabranch.report.page import Picture, picture
 
@@ -35,8 +34,7 @@ def draw_curves(curves: Mapping[str, Mapping[str, Sequence[Any]]], caption: str)
     axes.set_xlim(left=0)
     axes.set_ylim(0, min(1.0, 1.08 * max(0.05, *(max(errors) for _, errors in drawn.values()))))
     axes.set_xlabel("rounds")
-    short = all(rounds[-1] <= RUN_TIME_WINDOW for rounds, _ in drawn.values())
-    axes.set_ylabel("error rate between two points" if short else "run-time error rate")
+    axes.set_ylabel(error_label([rounds for rounds, _ in drawn.values()]))
     style(axes)
     figure.legend(loc="outside lower left", frameon=False, fontsize=8.5)
     return picture(png(figure), caption)

@@ -43,6 +43,8 @@ class Table:
     rows: Sequence[Row]
     aside: str = ""
     """What the caption says in small letters."""
+    said: bool = False
+    """Whether the page has the caption just above: then it is only for who hears the page."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Picture:
     """The picture itself, as a data URI."""
     width: int
     height: int
+    said: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,12 +133,13 @@ def _section(place: Path, summary: SummaryFile, apart: bool) -> Section:
     files = [SUMMARY, *(f"{table.name}.csv" for table in summary.tables)]
     facts.append(Fact("all digits", ", ".join(f"{place.resolve().name}/{file}" for file in files)))
     tuning = summary.name == TUNING
+    title = "the learning rates, and which were chosen" if tuning else summary.caption
     return Section(
         summary.name,
-        "the learning rates, and which were chosen" if tuning else summary.caption,
+        title,
         lead="Tuning" if tuning else summary.paper,
         notes=summary.notes,
-        blocks=_blocks(place, summary),
+        blocks=_blocks(place, summary, title),
         folds=[Fold("How it was made", facts)],
     )
 
@@ -148,7 +150,7 @@ def _trials(summary: SummaryFile) -> str:
     return f"{len(summary.runs)}{seconds}"
 
 
-def _blocks(place: Path, summary: SummaryFile) -> list[Table | Picture]:
+def _blocks(place: Path, summary: SummaryFile, title: str) -> list[Table | Picture]:
     """Each table after the picture of the same name; pictures by themselves come first."""
     pictures = {each.file: _picture(place, summary, each) for each in summary.pictures}
     paired: list[Table | Picture] = []
@@ -156,7 +158,9 @@ def _blocks(place: Path, summary: SummaryFile) -> list[Table | Picture]:
         if f"{table.name}.png" in pictures:
             paired.append(pictures.pop(f"{table.name}.png"))
         paired.append(_table(table, summary.scale.text))
-    return [*pictures.values(), *paired]
+    blocks = [*pictures.values(), *paired]
+    above = [title, *(block.caption for block in blocks)]
+    return [replace(block, said=block.caption == said) for block, said in zip(blocks, above, strict=False)]
 
 
 def _picture(place: Path, summary: SummaryFile, each: PictureFile) -> Picture:
