@@ -1,0 +1,365 @@
+"""What is said in a conversation: hello, events that clients tell of, and bad messages."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch.protocol import messages as m
+from anabranch.protocol.actions import Note, Played, Send, Stop
+from anabranch.protocol.memory import InMemory
+from anabranch.protocol.missing import HOW, Wait, Zero
+from conversations import answer, check_same, check_steps, hello_of, joined, play, told
+from federations import UPDATES, Setting, Told, follow, name, sent, trained
+
+# -- hello -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "theirs", "ours"),
+    [
+        ({"terms": {"federation": "other"}}, "federation is test here and other there", "federation is other here"),
+        ({"terms": {"clients": 5}}, "clients is 4 here and 5 there", "clients is 5 here and 4 there"),
+        ({"terms": {"update": "SLR(window=3)"}}, r"update is OGD\(\) here and SLR\(window=3\) there", "update is SLR"),
+        ({"terms": {"wire": "float16"}}, "wire is float32 here and float16 there", "wire is float16 here and float32"),
+        ({"client": 2}, "client is 1 here and 2 there", None),
+        ({"width": 7}, "embedding width is 5 here and 7 there", None),
+        ({"schema": "abc"}, "feature schema is schema 1 here and abc there", "feature schema is abc here and schema 1"),
+        ({"applied": 3}, "have the derivatives up to round 3, but the server has sent them up to round -1", None),
+    ],
+    ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
+)
+def test_what_differs_is_refused_on_both_sides_with_both_values(change, theirs, ours):
+    setting = Setting()
+    server, client = setting.server(), setting.client(1)
+    good = hello_of(client)
+    terms = dataclasses.replace(good.terms, **change.get("terms", {}))
+    actions = server.receive(1, dataclasses.replace(good, **{**change, "terms": terms}), 0.0)
+    (refused,) = sent(actions, m.Refused)
+    assert re.search(theirs, refused.reason)
+    assert not sent(actions, m.Welcome)
+    assert [each.what for each in actions if isinstance(each, Note)] == ["refused"]
+    assert server.awaited() == [1, 2, 3, 4]
+    (stop,) = client.receive([refused])
+    assert isinstance(stop, Stop)
+    assert stop.failed
+    assert refused.reason in stop.reason
+    assert "client 1" in stop.reason
+    if ours is None:
+        return
+    client = setting.client(1)  # a client that is asked to take part in something else says so too
+    (welcome,) = sent(server.receive(1, hello_of(client), 0.0), m.Welcome)
+    client.terms, client.schema = terms, change.get("schema", client.schema)
+    (stop,) = client.receive([welcome])
+    assert stop.failed
+    assert re.search(ours, stop.reason)
+
+
+def test_several_differences_are_named_together():
+    server, client = Setting().server(), Setting().client(1)
+    hello = dataclasses.replace(hello_of(client), width=9, schema="x")
+    (refused,) = sent(server.receive(1, hello, 0.0), m.Refused)
+    assert refused.reason == "embedding width is 5 here and 9 there; feature schema is schema 1 here and x there"
+
+
+def test_a_client_whose_width_the_server_does_not_expect_says_so():
+    server, client = Setting().server(), Setting().client(1)
+    (welcome,) = sent(server.receive(1, hello_of(client), 0.0), m.Welcome)
+    (stop,) = client.receive([dataclasses.replace(welcome, width=6)])
+    assert stop.failed
+    assert "embedding width is 5 here and 6 there" in stop.reason
+
+
+def test_a_client_older_or_newer_than_what_the_server_keeps_is_refused():
+    setting = Setting(activation=ab.Full(), rounds=20)
+    world, _ = play(setting)
+    server = world.server
+    server.seats[0].forget(10)
+    hello = hello_of(world.clients[0])
+    assert hello.applied == 19
+    for applied, kept in ((9, False), (10, True), (15, True), (19, True), (20, False), (-1, False)):
+        draw = dataclasses.replace(hello, applied=applied, session=1000 + applied)
+        actions = server.receive(1, draw, 0.0)
+        assert bool(sent(actions, m.Welcome)) is kept, applied
+        if kept:
+            again = sent(actions, m.Derivatives)
+            assert [t for each in again for t in each.rounds] == list(range(applied + 1, 20))
+        else:
+            (refused,) = sent(actions, m.Refused)
+            assert f"up to round {applied}, but the server has sent them up to round 19" in refused.reason
+            assert "after round 10" in refused.reason
+
+
+def test_a_hello_that_comes_twice_or_late_stops_nobody():
+    setting = Setting(activation=ab.Full(), rounds=20)
+    world, _ = play(setting)
+    client, server = world.clients[0], world.server
+    old = dataclasses.replace(hello_of(client), applied=3)
+    (welcome,) = sent(server.receive(1, hello_of(client), 0.0), m.Welcome)
+    client.receive([welcome])
+    server.seats[0].forget(10)
+    twice = dataclasses.replace(old, session=welcome.session)
+    assert server.receive(1, twice, 0.0) == []
+    (refused,) = sent(server.receive(1, old, 0.0), m.Refused)
+    for session in (refused.session, welcome.session):
+        (note,) = client.receive([dataclasses.replace(refused, session=session)])
+        assert isinstance(note, Note)
+        assert note.what == "old session"
+    assert client.joined
+
+
+def test_a_server_calls_until_every_client_has_come():
+    """A client that believes in the server from before says nothing by itself."""
+    server = Setting().server()
+    called = []
+    now = 0.0
+    for _ in range(5):
+        assert server.due() < math.inf
+        now = max(now, server.due())
+        called.append([each.client for each in server.tick(now) if isinstance(each.message, m.Call)])
+    assert called == [[], [1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]]
+    for i in range(1, 5):
+        server.receive(i, hello_of(Setting().client(i)), now)
+    assert server.due() == math.inf
+    assert server.tick(now + 100) == []
+
+
+# -- events that clients tell of ---------------------------------------------------------------------------------------
+
+
+def test_an_event_that_two_clients_tell_of_is_one_round():
+    server = joined(Setting(), coalesce=0.2)
+    assert server.receive(1, told(server, 1, b"a"), 1.0) == []
+    assert server.receive(3, told(server, 3, b"a", 3.0), 1.1) == []
+    assert server.receive(2, told(server, 2, b"b"), 1.15) == []
+    assert server.arrived(1.19) == []
+    assert server.due() == 1.2
+    assert server.arrived(1.2) == [b"a"]
+    assert server.arrived(1.4) == [b"a", b"b"]
+    (query,) = sent(server.open([b"a"], [1], 1.4), m.Query)
+    assert query.events == (b"a",)
+    assert server.lacking() == [2, 4]
+    none = np.zeros((1, 5), np.float32)
+    server.receive(2, answer(server, 2, (0,), none, activated=False), 1.4)
+    actions = server.receive(4, answer(server, 4, (0,), none, activated=False), 1.4)
+    (played,) = [each for each in actions if isinstance(each, Played)]
+    assert played.records[0].activated.tolist() == [True, False, True, False]
+    assert {each.client for each in actions if isinstance(each, Send)} == {1, 3}
+    (late,) = server.receive(4, told(server, 4, b"a"), 1.5)
+    assert (late.what, late.client) == ("late", 4)
+    assert server.arrived(2.0) == [b"b"]
+    (note,) = server.discard(b"b")
+    assert note.what == "event dropped"
+    assert server.arrived(2.0) == []
+
+
+def test_an_event_told_with_old_parameters_is_asked_for_again():
+    setting = Setting(activation=ab.Full())
+    server = joined(setting)
+    server.open([name(0)], [0], 0.0)
+    ones = np.ones((1, 5), np.float32)
+    for client in range(1, 5):
+        server.receive(client, answer(server, client, (0,), ones), 0.0)
+    assert server.rounds == 1
+    server.receive(1, told(server, 1, b"1"), 0.0)  # before the derivative of round 0 has come
+    actions = server.open([b"1"], [0], 0.0)
+    assert [(each.client, each.message.events) for each in actions if isinstance(each, Send)] == [
+        (None, (b"1",)),
+        (1, (b"1",)),
+    ]
+    (ask,) = server.receive(2, told(server, 2, b"1"), 0.0)  # the same when the round is open already
+    assert ask.client == 2
+    assert server.lacking() == [1, 2, 3, 4]
+
+
+def test_an_event_told_is_not_unknown_and_is_not_answered_twice():
+    setting = Setting(activation=ab.Recorded(np.zeros((300, 4), bool)), rounds=10)
+    server, client = setting.server(), setting.client(1)
+    client.receive(sent(server.receive(1, hello_of(client), 0.0), m.Welcome))
+    (happened,) = sent(client.happened(name(0)), m.Happened)
+    assert happened.event == name(0)
+    assert client.happened(name(0)) == []
+    query = m.Query(1, 0, (name(0),), None)
+    assert client.receive([query]) == []
+    (again,) = sent(client.receive([query]), m.Embeddings)  # asked once more, since it was lost
+    assert again.activated.all()
+    assert client.happened(name(0)) == []
+    v = np.ones((1, 5), np.float32)
+    assert client.receive([m.Derivatives(client._session, -1, (0,), (-1,), (), v)]) == []
+    (note,) = client.happened(name(0))
+    assert note.what == "late"
+
+
+@pytest.mark.parametrize("in_flight", [1, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_event_told_of_is_one_round_whoever_dies(seed, in_flight):
+    rows = np.random.default_rng(seed).random((120, 4)) < 0.4
+    setting = ToldSetting(UPDATES[1], ab.Recorded(rows), rounds=120, in_flight=in_flight)
+    world = Told(setting, seed, kills=10, every=40)
+    world.run()
+    assert sorted(record.event for record in world.log) == sorted(world.planned)
+    for record in world.log:
+        np.testing.assert_array_equal(record.activated, world.planned[record.event])
+    if in_flight == 1:
+        assert trained(world.server, world.clients) == follow(setting, world.log)
+    else:
+        check_steps(setting, world.server, world.clients, world.log)
+
+
+class ToldSetting(Setting):
+    """Clients are activated by what they tell of, and by nothing else."""
+
+    def decide(self, client):
+        return lambda t, x: False
+
+
+# -- bad messages ------------------------------------------------------------------------------------------------------
+
+
+class Liar(InMemory):
+    """Beside its true messages, client 2 sends wrong ones before every third step."""
+
+    true = True
+
+    def __init__(self, setting, make, **options):
+        super().__init__(setting.server(), setting.clients(), setting.samples(), **options)
+        self.make, self.earlier, self.steps = make, [], itertools.count()
+
+    def do(self, party, actions):
+        if party == 2:
+            self.earlier += sent(actions, m.Embeddings)
+            actions = [each for each in actions if self.true or not sent([each], m.Embeddings)]
+        super().do(party, actions)
+
+    def step(self):
+        seat = self.server.seats[1]
+        if seat.session is not None and self.server.rounds < self.server.opened:
+            rounds, ones = (self.server.rounds,), np.ones((1, 5), np.float32)
+            good = m.Embeddings(seat.session, seat.before, seat.safe, rounds, np.ones(1, bool), ones)
+            for message in self.make(self, good) if next(self.steps) % 3 == 0 else ():
+                super().do(0, self.server.receive(2, message, self.now))
+        super().step()
+
+
+def changed(**fields):
+    return lambda world, good: [dataclasses.replace(good, **fields)]
+
+
+def values(array):
+    return changed(values=np.asarray(array, np.float32))
+
+
+BAD = {
+    "NaN": (values([[1, 2, np.nan, 4, 5]]), "unusable", "not finite"),
+    "infinity": (values([[1, 2, np.inf, 4, 5]]), "unusable", "not finite"),
+    "too short": (values(np.ones((1, 4))), "unusable", r"shape \[1, 4\] for 1 rounds, not \[1, 5\]"),
+    "no axis": (values(np.ones(5)), "unusable", r"shape \[5\] for 1 rounds"),
+    "two rows": (values(np.ones((2, 5))), "unusable", r"shape \[2, 5\] for 1 rounds"),
+    "no flag": (changed(activated=np.ones(0, bool)), "unusable", "shape"),
+    "no round": (
+        changed(rounds=(), activated=np.ones(0, bool), values=np.ones((0, 5), np.float32)),
+        "unusable",
+        "0 rounds",
+    ),
+    "wrong dtype": (changed(values=np.ones((1, 5))), "unusable", "embeddings are float64, not float32"),
+    "future parameters": (changed(applied=10**6), "unusable", "derivative of round 1,000,000, which it was never sent"),
+    "a round to come": (changed(rounds=(10**9,)), "no such round", "round 1,000,000,000, which is not open"),
+    "a round before": (lambda world, good: [dataclasses.replace(good, rounds=(-7,))], "late", "round -7"),
+    "an old session": (changed(session=99), "old session", "a Embeddings of an old session"),
+    "replayed": (lambda world, good: world.earlier[:-1][-3:], "late", "when it was over"),
+    "the server's": (lambda world, good: [m.Query(1, 0, (b"",), None)], "unexpected", "a Query, which no client does"),
+    "a log's": (
+        lambda world, good: [m.Record(b"", 0, np.ones(4, bool), (0,) * 4, (0,) * 4, good.values)],
+        "unexpected",
+        "Record",
+    ),
+    "told NaN": (
+        lambda world, good: [m.Happened(good.session, -1, b"x", np.full(5, np.nan, np.float32))],
+        "unusable",
+        "not finite",
+    ),
+    "far from known": (
+        lambda world, good: [m.Unknown(good.session, (2**63 - 1, -(2**63)))],
+        "unknown",
+        "no features for this event",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_message_is_named_and_changes_nothing(kind):
+    make, what, text = BAD[kind]
+    setting, predictions = Setting(activation=ab.Full(), rounds=15), []
+    world = Liar(setting, make, played=lambda each: predictions.extend(each.predictions))
+    world.run()
+    notes = [note for note in world.notes if note.what == what and note.client == 2]
+    assert len(notes) > 5
+    assert any(re.search(text, note.text) for note in notes)
+    check_same(setting, world, predictions)
+
+
+def test_a_bad_answer_counts_as_missing():
+    setting = Setting(activation=ab.Full(), rounds=15, missing=(Wait(), Zero(), Wait(), Wait()))
+    log = []
+    world = Liar(setting, BAD["NaN"][0], played=lambda each: log.extend(each.records))
+    world.true = False
+    world.run()
+    assert {HOW[record.missing[1]] for record in log} == {"zero"}
+    assert world.now < 1, "it is not waited for"
+    assert all(np.isfinite(record.embeddings).all() for record in log)
+    assert trained(world.server, world.clients) == follow(setting, log)
+
+
+def bad_of_the_server(client):
+    """What no server sends to this client, and what is said of it."""
+    session, applied = client._session, client.applied
+    good = m.Derivatives(session, applied, (applied + 1,), (applied,), (), np.ones((1, 5), np.float32))
+    query = m.Query(client._epoch, applied + 1, (name(applied + 1),), None)
+    replace = dataclasses.replace
+    return [
+        (replace(good, values=np.full((1, 5), np.nan, np.float32)), "unusable"),
+        (replace(good, values=np.ones((1, 4), np.float32)), "unusable"),
+        (replace(good, values=np.ones((1, 5), np.float64)), "unusable"),
+        (replace(good, rounds=()), "unusable"),
+        (replace(good, rounds=(-5,)), "unusable"),
+        (replace(good, rounds=(2**40,)), "unusable"),
+        (replace(good, rounds=(9, 8), applied=(1, 1), values=np.ones((2, 5), np.float32)), "unusable"),
+        (replace(good, applied=(1, 2)), "unusable"),
+        (replace(good, events=(b"1", b"2")), "unusable"),
+        (replace(good, before=applied + 5, rounds=(applied + 9,)), "gap"),
+        (replace(good, rounds=(applied + 9,)), "gap"),
+        (replace(good, session=12345), "old session"),
+        (replace(query, first=2**40), "unusable"),
+        (replace(query, first=-1), "unusable"),
+        (replace(query, activated=np.ones((1, 3), bool)), "unusable"),
+        (replace(query, activated=np.ones((2, 4), bool)), "unusable"),
+        (m.Unknown(session, (1,)), "unexpected"),
+        (m.Refused(session, "no"), "old session"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(18))
+def test_a_bad_message_of_the_server_is_named_and_changes_nothing(number):
+    setting, predictions, what = Setting(activation=ab.Full(), rounds=15), [], []
+    world = setting.in_memory(played=lambda each: predictions.extend(each.predictions))
+    step = world.step
+
+    def lie():
+        client = world.clients[1]
+        if client.joined and client.applied >= 5 and not what:
+            message, expected = bad_of_the_server(client)[number]
+            actions = client.receive([message])
+            what.extend([expected, next(each.what for each in actions if isinstance(each, Note))])
+            world.do(2, actions)
+        step()
+
+    world.step = lie
+    world.run()
+    assert what[0] == what[1]
+    check_same(setting, world, predictions)

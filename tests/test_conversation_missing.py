@@ -1,0 +1,170 @@
+"""Who does not answer in a conversation, and what stands in for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch.protocol import messages as m
+from anabranch.protocol.actions import Played, Send
+from anabranch.protocol.memory import InMemory
+from anabranch.protocol.missing import HOW, Last, Mean, Skip, Wait, Zero
+from anabranch.protocol.server import missing_counts
+from conversations import answer, bits_of, check_same, joined
+from federations import UPDATES, Chaos, Setting, follow, name, noted, trained
+
+
+class Quiet(InMemory):
+    """Client 2, or whoever else is named, says nothing in some rounds."""
+
+    away = (2,)
+    quiet = range(10, 20)
+    until = math.inf
+
+    def do(self, party, actions):
+        silent = party in self.away and self.server.rounds in self.quiet and self.now < self.until
+        super().do(party, [each for each in actions if not isinstance(each, Send)] if silent else actions)
+
+
+def quiet(policy, **options):
+    setting = Setting(activation=ab.Full(), rounds=40, missing=(Wait(), policy, Wait(), Wait()), **options)
+    log, predictions = [], []
+
+    def played(each):
+        log.extend(each.records)
+        predictions.extend(each.predictions)
+
+    return setting, Quiet(setting.server(), setting.clients(), setting.samples(), played=played), log, predictions
+
+
+@pytest.mark.parametrize("policy", [Zero(), Mean(), Skip(), Last(4)], ids=str)
+def test_a_silent_client_is_replaced_and_comes_back(policy):
+    setting, world, log, predictions = quiet(policy)
+    world.run()
+    how = [HOW[record.missing[1]] for record in log]
+    back = how.index("answered", 10)
+    assert back in (20, 21), "its first answer may be too late for its round"
+    assert how[:10] + how[back:] == ["answered"] * (50 - back)
+    expected = ["last"] * 4 + ["zero"] * (back - 14) if policy == Last(4) else [str(policy)] * (back - 10)
+    assert how[10:back] == expected
+    answers = [record.embeddings[5:10] for record in log[:10]]
+    mean = np.mean(np.array(answers, np.float64), axis=0).astype(np.float32)
+    values = {"zero": np.zeros(5, np.float32), "mean": mean, "last": answers[-1]}
+    for t in range(10, back):
+        if how[t] == "skip":
+            assert not log[t].embeddings.size
+            assert not log[t].activated.any()
+            assert predictions[t] is None
+        else:
+            np.testing.assert_array_equal(log[t].embeddings[5:10], values[how[t]])
+            assert log[t].activated.tolist() == [True, False, True, True]
+    assert noted(world)["missed"] == 1
+    assert world.now < 3, "a client that is away is not waited for again"
+    assert trained(world.server, world.clients) == follow(setting, log)
+    assert missing_counts(log[12]) == {"answered": 3, how[12]: 1}
+
+
+@pytest.mark.parametrize("policy", [Zero(), Last(4)], ids=str)
+def test_where_all_are_away_every_round_waits_for_its_deadline(policy):
+    """Else the stream would be gone, with nobody in it, before the first of them is back."""
+    deadline = 2.0
+    setting, log, times = Setting(activation=ab.Full(), rounds=40, missing=(policy,) * 4), [], []
+
+    def played(each):
+        log.extend(each.records)
+        times.extend([world.now] * len(each.records))
+
+    server = setting.server(deadline=deadline)
+    world = Quiet(server, setting.clients(), setting.samples(), played=played)
+    world.away = (1, 2, 3, 4)
+    world.run()
+    alone = [t for t, record in enumerate(log) if all(HOW[how] != "answered" for how in record.missing)]
+    assert alone[0] == 10
+    assert {*range(10, 20)} <= {*alone}
+    assert [times[t] - times[t - 1] for t in alone] == [deadline] * len(alone)
+    assert all(record.missing == (0, 0, 0, 0) for t, record in enumerate(log) if t < 10 or t > 21)
+    assert len(log) == 40
+    assert trained(world.server, world.clients) == follow(setting, log)
+
+
+def test_a_client_that_is_waited_for_is_asked_again():
+    setting, world, log, predictions = quiet(Wait())
+    world.until = 3.5
+    world.run()
+    assert all(record.missing == (0, 0, 0, 0) for record in log)
+    assert world.now >= 3.5
+    assert noted(world)["missed"] == 1
+    check_same(setting, world, predictions)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_policies_under_loss_and_death(seed):
+    """Who was replaced depends on time; that the parameters follow from the log does not."""
+    policies = [(Wait(), Zero(), Mean(), Last(5)), (Skip(), Wait(), Skip(), Mean())][seed % 2]
+    setting = Setting(UPDATES[1], ab.Random(0.5), rounds=150, missing=policies)
+    world = Chaos(setting, seed, lost=0.1, kills=12, every=40)
+    world.run()
+    assert [record.event for record in world.log] == [name(t) for t in range(150)]
+    replaced = {HOW[how] for record in world.log for how in record.missing}
+    assert len(replaced) > 2
+    assert trained(world.server, world.clients) == follow(setting, world.log)
+
+
+def test_last_and_mean_know_of_the_rounds_just_before():
+    """Two rounds become complete at once: what stands in for client 2 in the second is its answer in the first."""
+    for policy in (Last(5), Mean()):
+        setting = Setting(activation=ab.Full(), in_flight=2, missing=(Wait(), policy, Wait(), Wait()))
+        server = joined(setting)
+        server.open([name(0), name(1)], [0, 1], 0.0)
+        ones = np.ones((1, 5), np.float32)
+        for client in (1, 3, 4):
+            server.receive(client, answer(server, client, (1,), ones), 0.0)
+        server.receive(2, m.Unknown(server.seats[1].session, (1,)), 0.0)
+        for client in (1, 2, 3):
+            assert not server.receive(client, answer(server, client, (0,), client * ones), 0.0)
+        first, second = [
+            each for each in server.receive(4, answer(server, 4, (0,), ones), 0.0) if isinstance(each, Played)
+        ]
+        np.testing.assert_array_equal(first.records[0].embeddings[5:10], 2 * ones[0])
+        np.testing.assert_array_equal(second.records[0].embeddings[5:10], 2 * ones[0])
+        assert HOW[second.records[0].missing[1]] == str(policy).split()[0]
+
+
+def test_an_event_that_a_client_knows_nothing_of():
+    """It says so at once, and its policy decides; with wait, it is asked again after the deadline."""
+    setting = Setting(activation=ab.Full(), rounds=30, missing=(Wait(), Mean(), Wait(), Wait()))
+    log = []
+    world = setting.in_memory(played=lambda each: log.extend(each.records))
+    known = world.clients[1]._look
+    world.clients[1]._look = lambda event: None if event == name(12) else known(event)
+    world.run()
+    assert [HOW[record.missing[1]] for record in log] == ["answered"] * 12 + ["mean"] + ["answered"] * 17
+    assert noted(world)["unknown"] == 1
+    assert world.now < 1
+    patient, asked = Setting(activation=ab.Full(), rounds=30), []
+    world = patient.in_memory()
+    look = world.clients[1]._look
+
+    def late(event):
+        asked.append(event)
+        return None if event == name(12) and asked.count(event) < 4 else look(event)
+
+    world.clients[1]._look = late
+    world.run()
+    assert noted(world)["unknown"] == 3
+    assert world.now >= 2
+
+
+def test_the_log_is_played_again_in_blocks_of_any_length():
+    setting, world, log, predictions = quiet(Skip())
+    world.run()
+    for in_flight in (1, 8):
+        again = dataclasses.replace(setting, in_flight=in_flight).server()
+        played = again.replay(log)
+        assert list(played.predictions) == predictions
+        assert again.rounds == 40
+        assert bits_of(again) == bits_of(world.server)
