@@ -135,7 +135,7 @@ def _reproduce(
 ) -> int:
     """Runs, writes and shows; returns the exit code."""
     from anabranch import display
-    from anabranch.cli.trials import TrialsReporter, stopped
+    from anabranch.cli.trials import TrialsReporter, failures, stopped
 
     with TrialsReporter(notes, quiet=quiet) as reporter, display.notices(notes):
         reporter.stage("importing")
@@ -153,8 +153,10 @@ def _reproduce(
             return INTERRUPTED if isinstance(stop, KeyboardInterrupt) else STOPPED
     if not quiet:
         _show(done, folder)
-    for trial, why in done.failed.items():
-        display.error(notes, f"a trial failed: {why.rstrip('.')} ({trial}); the same command tries it again")
+    made = {summary["name"] for summary in done.summaries}
+    if unmade := [experiment.name for experiment in experiments if experiment.name not in made]:
+        display.error(notes, f"not made, for want of trials that failed: {', '.join(unmade)}")
+    failures(notes, done.failed.items())
     held = not check or _check(done, notes)
     return STOPPED if done.failed or not held else 0
 

@@ -162,7 +162,8 @@ def _report(
                 console.print(f"The best one again: {again}", soft_wrap=True, highlight=False, markup=False)
             files = ", ".join([CSV, *best, "manifest.json", "trials/"])
             console.print(Text.assemble((f"{out}/", "bold"), f": {files}"), soft_wrap=True)
-    trials.failures(notes, rows)
+    failed = [(trials.name_of(row.point.labels), row.values["failed"]) for row in rows if row.values["failed"]]
+    trials.failures(notes, failed)
     return unwritten
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich import box
@@ -14,7 +14,7 @@ from rich.text import Text
 from anabranch.display import Live, duration, error, note
 from anabranch.sweep.file import label_text
 from anabranch.sweep.progress import SweepProgress
-from anabranch.sweep.table import Group, Row
+from anabranch.sweep.table import Group
 
 MOST_GROUPS = 40
 """So many have a row of their own on the terminal."""
@@ -85,14 +85,17 @@ def ranking(console: Console, groups: Sequence[Group], keys: Sequence[str]) -> N
         console.print(f"and {len(groups) - MOST_GROUPS:,} more, which trials.csv has too")
 
 
-def failures(console: Console, rows: Sequence[Row]) -> None:
-    """The trials that failed, those of the same error together."""
-    of_error: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.values["failed"] is not None:
-            of_error.setdefault(row.values["failed"], []).append(row)
+def failures(console: Console, failed_trials: Iterable[tuple[str, str]]) -> None:
+    """The trials that failed, those of the same error together.
+
+    Args:
+        failed_trials: what each was, and why it failed.
+    """
+    of_error: dict[str, list[str]] = {}
+    for name, why in failed_trials:
+        of_error.setdefault(why, []).append(name)
     for why, failed in of_error.items():
-        these = "; ".join(_name(row.point.labels) for row in failed[:3])
+        these = "; ".join(failed[:3])
         more = f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
         count = f"{len(failed)} trials" if len(failed) > 1 else "a trial"
         error(console, f"{count} failed: {why.rstrip('.')} ({these}{more})")
@@ -100,7 +103,8 @@ def failures(console: Console, rows: Sequence[Row]) -> None:
         note(console, "the same command tries again what failed")
 
 
-def _name(labels: Mapping[str, object]) -> str:
+def name_of(labels: Mapping[str, object]) -> str:
+    """A trial by its grid's values."""
     return ", ".join(f"{key} = {label_text(value)}" for key, value in labels.items())
 
 

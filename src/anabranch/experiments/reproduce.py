@@ -63,14 +63,16 @@ def reproduce(
 
 
 def _reproduce(experiments: Sequence[Experiment], study: Study, work: _Work) -> Reproduced:
-    pairs = tuned_pairs(experiments)
-    tuning = tuning_runs(study, pairs)
-    tuned = work.do("tuning", tuning)
-    if tuned is None:
-        return Reproduced([], work.failed)
+    grid = {pair: tuning_runs(study, [pair]) for pair in tuned_pairs(experiments)}
+    work.do("tuning", [run for runs in grid.values() for run in runs])
+    pairs = [pair for pair, runs in grid.items() if work.found(runs) is not None]
+    tuning = [run for pair in pairs for run in grid[pair]]
+    tuned = work.found(tuning) or []
     chosen = choose(pairs, tuning, tuned)
     study = replace(study, rates=chosen)
 
+    # What could not be tuned is no reason to leave out the others.
+    experiments = [experiment for experiment in experiments if set(tuned_pairs([experiment])) <= set(pairs)]
     grids = {experiment.name: experiment.runs(study) for experiment in experiments}
     work.do("training", [run for runs in grids.values() for run in runs])
     found = {name: work.found(runs) for name, runs in grids.items()}
@@ -112,15 +114,14 @@ class _Work:
         """What is done now, which has no trials."""
         self._progress(Stage(stage, None))
 
-    def do(self, stage: str, runs: Sequence[Run]) -> list[Record] | None:
-        """The runs' records; None where a trial failed."""
+    def do(self, stage: str, runs: Sequence[Run]) -> None:
+        """Runs those that were not run before."""
         trials = with_data([run.config for run in runs])
         self._keys |= {trial.config: trial.key for trial in trials}
         sweep = run_trials(trials, self._kept, self._backend, lambda progress: self._progress(Stage(stage, progress)))
         self._records |= sweep.records
         titles = {trial.key: trial.config.title() for trial in trials}
-        self.failed |= {f"{titles[key]} (trial {key})": error for key, error in sweep.failed.items()}
-        return self.found(runs)
+        self.failed |= {f"{titles[key]}, trial {key}": error for key, error in sweep.failed.items()}
 
     def found(self, runs: Sequence[Run]) -> list[Record] | None:
         """The runs' records; None where one is missing."""

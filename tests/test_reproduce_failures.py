@@ -1,0 +1,97 @@
+"""``anabranch reproduce`` where a trial fails, or somebody else is at work there: nothing is trained here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from anabranch.cli import app
+from anabranch.experiments import reproduce
+from anabranch.experiments.costs import ClientCosts
+from anabranch.experiments.study import TUNING_SEED
+from anabranch.store.lock import locked
+from anabranch.sweep.progress import SweepProgress
+from anabranch.sweep.run import Sweep
+from anabranch.sweep.trial import Trial
+from report_samples import record
+from small_runs import write_rooms
+
+Fails = Callable[[Trial], bool]
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Fails], None]:
+    """Trials come to made-up numbers, but those fail of which a test says so."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(reproduce, "with_data", lambda configs: [Trial(config, {}) for config in configs])
+    monkeypatch.setattr(ClientCosts, "measure", lambda self, configs: None)
+
+    def set_up(fails: Fails) -> None:
+        def run_trials(trials: Sequence[Trial], folder: Any, backend: Any, progress: Any) -> Sweep:
+            progress(SweepProgress(0, 0, 0, len(trials), 0.0))
+            failed = {trial.key: "MemoryError: no room." for trial in trials if fails(trial)}
+            return Sweep({each.key: record(each.config) for each in trials if each.key not in failed}, failed)
+
+        monkeypatch.setattr(reproduce, "run_trials", run_trials)
+
+    return set_up
+
+
+def reproduce_(*words: str) -> Result:
+    return CliRunner().invoke(app, ["reproduce", *words, "--rounds", "2000", "--out", "out"], prog_name="anabranch")
+
+
+def test_what_cannot_be_tuned_stops_no_other_experiment(made_up: Callable[[Fails], None]) -> None:
+    made_up(lambda trial: trial.config.seed == TUNING_SEED and trial.config.drift is not None)
+    done = reproduce_("activated", "activation")
+    assert done.exit_code == 3
+    assert "Error: not made, for want of trials that failed: activation\n" in done.stderr
+    assert "Error: 14 trials failed: MemoryError: no room (DLR (window 10, decay 0.95) · Random" in done.stderr
+    assert "; and 11 more)\nNote: the same command tries again what failed\n" in done.stderr
+    assert sorted(each.name for each in Path("out").iterdir() if each.is_dir()) == ["activated", "trials", "tuning"]
+    problems = {run["labels"]["problem"] for run in json.loads(Path("out/tuning/summary.json").read_text())["runs"]}
+    assert problems == {"imnist, stationary"}
+    assert Path("out/activated/summary.json").is_file()
+
+
+def test_an_experiment_that_lacks_a_trial_is_not_made(made_up: Callable[[Fails], None]) -> None:
+    made_up(lambda trial: trial.config.seed == 1 and trial.config.activation.name == "Fixed")
+    done = reproduce_("activated", "activation")
+    assert done.exit_code == 3
+    assert "Error: not made, for want of trials that failed: activated\n" in done.stderr
+    assert not Path("out/activated").exists()
+    assert Path("out/activation/summary.json").is_file()
+
+
+def test_nothing_can_be_made(made_up: Callable[[Fails], None]) -> None:
+    made_up(lambda trial: True)
+    done = reproduce_("activated", "activation")
+    assert done.exit_code == 3
+    assert "Error: not made, for want of trials that failed: activated, activation\n" in done.stderr
+    assert [each.name for each in Path("out").iterdir() if each.is_dir()] == ["trials"]
+
+
+def test_two_do_not_share_a_folder(made_up: Callable[[Fails], None]) -> None:
+    made_up(lambda trial: False)
+    with locked(Path("out")):
+        refused = reproduce_("activation")
+    assert refused.exit_code == 2
+    assert "Error: out is in use by this process already: end that one first, or name another folder" in refused.stderr
+    assert reproduce_("activation", "--quiet").exit_code == 0
+
+
+def test_a_sweep_does_not_go_into_a_reproduction(made_up: Callable[[Fails], None]) -> None:
+    made_up(lambda trial: False)
+    assert reproduce_("activation", "--quiet").exit_code == 0
+    before = Path("out/manifest.json").read_text()
+    write_rooms(Path("own"))
+    Path("rates.toml").write_text('base = "own/rooms.toml"\n[grid]\nseed = [1]\n')
+    swept = CliRunner().invoke(app, ["sweep", "rates.toml", "--out", "out"], prog_name="anabranch")
+    assert swept.exit_code == 2
+    assert "is not the manifest of such trials (it has no data, settings)" in swept.stderr
+    assert Path("out/manifest.json").read_text() == before
