@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import joblib
 import psutil
 import pytest
 from joblib.externals.loky import get_reusable_executor
@@ -23,7 +24,7 @@ from typer.testing import CliRunner, Result
 import deadly
 from anabranch import cli
 from anabranch.store.lock import locked
-from anabranch.sweep import folder, parallel
+from anabranch.sweep import backend, folder, parallel
 from anabranch.sweep.backend import Backend
 from anabranch.sweep.data import with_data
 from anabranch.sweep.file import read
@@ -50,6 +51,12 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def no_worker_stays() -> Iterator[None]:
     yield
     get_reusable_executor().shutdown(kill_workers=True)
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials run here, one after another: for what does not depend on processes, which take seconds to start."""
+    monkeypatch.setattr(backend, "_this_machine", lambda: joblib.parallel_config("sequential"))
 
 
 def anabranch_(*arguments: str) -> Result:
@@ -92,6 +99,7 @@ def test_trials_are_run_once_and_their_records_are_those_of_a_run_here(tmp_path:
     assert files(tmp_path / "out") == before
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_trial_that_fails_stops_no_other_and_is_tried_again(tmp_path: Path) -> None:
     swept = anabranch_("sweep", write_sweep('activation = [{name = "Full"}, {name = "Fixed", k = 3}]\nseed = [1, 2]'))
     assert swept.exit_code == 3
@@ -134,7 +142,8 @@ def workers(parent: psutil.Process | None = None) -> list[psutil.Process]:
     return [child for child in children if "LokyProcess" in " ".join(child.cmdline())]
 
 
-def test_a_full_disk_keeps_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("in_this_process")
+def test_a_full_disk_keeps_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
     usual, room = folder.replace_file, [2]  # the manifest and a trial
 
     def write(path: Path, content: bytes) -> None:
@@ -143,14 +152,13 @@ def test_a_full_disk_keeps_what_was_written(tmp_path: Path, monkeypatch: pytest.
         room[0] -= 1
         usual(path, content)
 
-    monkeypatch.setattr(folder, "replace_file", write)
-    swept = anabranch_("sweep", write_sweep("seed = [1, 2, 3, 4, 5, 6]"))
+    with monkeypatch.context() as full:
+        full.setattr(folder, "replace_file", write)
+        swept = anabranch_("sweep", write_sweep("seed = [1, 2, 3, 4, 5, 6]"))
     assert swept.exit_code == 3
     assert "Error: cannot write the trials into runs/rates: No space left on device\n" in swept.stderr
     assert "Note: stopped: 1 of 6 trials are done and kept in runs/rates; the same command goes on" in swept.stderr
     before = files(Path("runs/rates"))
-    monkeypatch.undo()
-    os.chdir(tmp_path)
     assert anabranch_("sweep", "rates.toml").exit_code == 0
     assert before.items() <= files(Path("runs/rates")).items()
 
@@ -205,6 +213,7 @@ def test_a_sweep_that_is_stopped_and_killed_goes_on_to_the_same_results() -> Non
         assert same(json.loads((out / f"trials/{trial.key}.json").read_text())) == same(run_trial(trial))
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_the_table_says_how_to_run_the_best_again() -> None:
     grid = "learning_rate = [0.1, 0.001, 1e30]\nseed = [1, 2]"
     swept = anabranch_("sweep", write_sweep(grid))
@@ -226,6 +235,7 @@ def test_the_table_says_how_to_run_the_best_again() -> None:
     assert again["accumulated_error"] == of_seed_1[0]["accumulated_error"]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_another_configuration_is_refused_and_a_wider_grid_is_not() -> None:
     assert anabranch_("sweep", write_sweep("seed = [1]"), "--quiet").exit_code == 0
     before = files(Path("runs/rates"))
