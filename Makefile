@@ -24,7 +24,7 @@ test: $(VENV)/test.stamp
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks.bench

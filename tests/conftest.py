@@ -1,6 +1,7 @@
 """Strict arrays in every test: no silent promotion of dtypes or of ranks. Examples are the same in every run.
 
-What one process of the tests has compiled, the others find in a folder that lasts as long as the tests.
+What one process of the tests has compiled, the others find in a folder that lasts as long as the tests. The files that
+take longest come first, so that no process is left with one of them when the others are done.
 """
 
 import os
@@ -8,6 +9,7 @@ import shutil
 import signal
 import tempfile
 
+import pytest
 from hypothesis import settings
 
 PROGRAMS = None if "PYTEST_XDIST_WORKER" in os.environ else tempfile.mkdtemp(prefix="anabranch-tests-")
@@ -21,8 +23,28 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 settings.register_profile("anabranch", deadline=None, derandomize=True)
 settings.load_profile("anabranch")
 
+LONGEST = [
+    "test_reproduce.py",
+    "test_federation.py",
+    "test_sweep.py",
+    "test_conversation.py",
+    "test_simulate.py",
+    "test_docs.py",
+    "test_reference.py",
+    "test_deploy.py",
+    "test_conversation_messages.py",
+    "test_net_api.py",
+    "test_partyfile.py",
+]
+
 # A shell that runs the tests in the background has them ignore Ctrl-C, and so would every process that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order within a file stays."""
+    place = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
 
 
 def pytest_unconfigure() -> None:
