@@ -262,6 +262,7 @@ def test_the_estimate_follows_rounds_update_and_window() -> None:
     assert seconds("update.name=DLR", "update.window=5") == seconds("update.name=DLR", "update.window=500")
     assert seconds("rounds=400_000") == pytest.approx(2 * seconds("rounds=200_000"))
     assert seconds("update.name=SLR", "update.window=20") == pytest.approx(2 * seconds("update.name=SLR"))
+    assert seconds("measure_regret=true") == pytest.approx(estimate.REGRET_FACTOR * seconds())
     assert 0.05 < estimate.machine_factor() < 50
 
 

@@ -43,7 +43,7 @@ def reproduce(
         bool, typer.Option("--list", help="List the experiments, their trials and the time that they take here.")
     ] = False,
     rounds: Annotated[int | None, typer.Option(help="Of each trial.", show_default="2,000,000")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Of each experiment.", show_default="3 or 1, see --list")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Of each experiment.", show_default="3 or 1")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="20,000 rounds and one seed, to see that it works.")] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the results.", show_default="runs/paper")
@@ -105,20 +105,22 @@ def _list(experiments: Sequence[Experiment], study: Study, jobs: int) -> None:
 
     from anabranch.display import duration
     from anabranch.experiments.listing import entries
+    from anabranch.experiments.reproduce import with_given_rows
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("name", "the paper's", "caption"):
         table.add_column(heading, no_wrap=heading == "name")
     for heading in ("trials", "of tuning", "time here"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for each in entries(experiments, replace(study, dry=True), jobs):
+    for each in entries(experiments, replace(with_given_rows(study, experiments), dry=True), jobs):
         counts = str(each.trials), str(each.tuning_trials or "")
         table.add_row(each.name, each.paper, each.caption, *counts, duration(each.seconds))
     console = Console()
     console.print(table)
     console.print(
-        f"{study.rounds:,} rounds a trial (susy and higgs: at most the rows of their file), {jobs} at a time. "
-        "Times are estimates. Experiments share trials and tuning, so that several together take less than the sum.",
+        f"{study.rounds:,} rounds a trial (susy and higgs: at most the rows of the file that --susy or --higgs names), "
+        f"{jobs} at a time. Times are estimates. Experiments share trials and tuning, so that several together take "
+        "less than the sum.",
         highlight=False,
     )
 

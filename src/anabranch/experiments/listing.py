@@ -28,7 +28,7 @@ def entries(experiments: Sequence[Experiment], study: Study, jobs: int) -> list[
     """One for each experiment.
 
     Args:
-        study: a dry one.
+        study: a dry one, with the rows of the tables that are at hand.
         jobs: how many trials run at a time.
     """
     factor = machine_factor() / jobs

@@ -136,13 +136,22 @@ def with_rows(study: Study, experiments: Sequence[Experiment]) -> Study:
     Raises:
         ConfigError: where no file is given for one of them.
     """
-    needed = {name for experiment in experiments for name in experiment.problems()} - {"imnist"}
-    missing = sorted(needed - set(study.files))
+    missing = sorted(_tables(experiments) - set(study.files))
     if missing:
         raise ConfigError(
             " ".join(f"{name} needs a file: name it with --{name} FILE ({name.upper()}.csv[.gz])." for name in missing)
         )
-    return replace(study, rows={name: _count_rows(study, name) for name in needed})
+    return with_given_rows(study, experiments)
+
+
+def with_given_rows(study: Study, experiments: Sequence[Experiment]) -> Study:
+    """Likewise, of those tables only whose file is given."""
+    given = _tables(experiments) & set(study.files)
+    return replace(study, rows={name: _count_rows(study, name) for name in given})
+
+
+def _tables(experiments: Sequence[Experiment]) -> set[str]:
+    return {name for experiment in experiments for name in experiment.problems()} - {"imnist"}
 
 
 def _count_rows(study: Study, name: str) -> int:
