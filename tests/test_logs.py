@@ -111,6 +111,16 @@ def test_a_flood_is_said_once_and_then_counted():
     ]
 
 
+def test_the_first_few_may_be_said_at_once():
+    lines: list[str] = []
+    repeats = Repeats(lambda level, text: lines.append(text), 10.0)
+    for t in range(6):
+        repeats.tell("joined", logging.INFO, f"here {t}", float(t), at_once=3)
+    repeats.flush(10.0)
+    repeats.tell("joined", logging.INFO, "here again", 11.0, at_once=3)
+    assert lines == ["here 0", "here 1", "here 2", "here 5 (3 like this in 10 s)"]
+
+
 def test_what_comes_now_and_then_is_said_each_time():
     assert said((0.0, "a", "a1"), (10.0, "a", "a2"), (30.0, "a", "a3")) == ["a1", "a2", "a3"]
     assert said((0.0, "a", "a1"), (1.0, "a", "a2"), until=5.0) == ["a1"], "not yet"

@@ -128,8 +128,8 @@ class Server(Running[Round]):
         names = self.credentials.clients
         self.names = tuple(names[i] if i < len(names) else f"client {i + 1}" for i in range(len(clients)))
         """The clients' names."""
-        classes = output_width(model, sum(each.width for each in clients), "server", "elements of all embeddings")
         rule, rate = rule_of(model, update, learning_rate, learning_rate_power, wire_dtype)
+        classes = output_width(model, sum(each.width for each in clients), "server", "elements of all embeddings")
         self._samples = labels_of(labels, classes)
         self._stack.enter_context(locked(self._folder))
         try:
@@ -245,8 +245,8 @@ class Client(Running[Step]):
             whose = f"client {index}'s" if index else "the server's"
             raise ConfigError(f"this connection is {whose}, but there are {clients} clients")
         inputs = whole("inputs", inputs, 1)
-        output_width(model, inputs, self.credentials.party, "features")
         rule, rate = rule_of(model, update, learning_rate, learning_rate_power, wire_dtype)
+        output_width(model, inputs, self.credentials.party, "features")
         seed = whole("seed", seed, 0, SEEDS - 1)
         activation = Full() if activation is None else activation
         decide = decider(activation, seed, index) if isinstance(activation, Activation) else activation

@@ -63,6 +63,8 @@ class Credentials:
 
     def __post_init__(self) -> None:
         check_federation(self.federation)
+        if not self.party or not self.party.isprintable():
+            raise ConfigError(f"party is {self.party!r}, but it must be a name that a log can have in a line")
         if self.index < 0:
             raise ConfigError(f"index is {self.index}, but it must be 1 to M for a client, or 0 for the server")
         if not self.urls:

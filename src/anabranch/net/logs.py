@@ -76,7 +76,7 @@ class Repeats:
         self._say, self._every = say, every
         self._held: dict[Hashable, _Held] = {}
 
-    def tell(self, kind: Hashable, level: int, text: str, now: float, count: int = 1) -> None:
+    def tell(self, kind: Hashable, level: int, text: str, now: float, count: int = 1, at_once: int = 1) -> None:
         """Something of a kind has happened.
 
         Args:
@@ -85,13 +85,16 @@ class Repeats:
             text: of this one.
             now: by the monotonic clock.
             count: how often.
+            at_once: how many of a kind are said before those that follow soon wait.
         """
         held = self._held.get(kind)
         if held is None or held.until <= now:
             self.flush(now)
             held = self._held.get(kind)
         if held is None:
-            self._held[kind] = _Held(now + self._every)
+            held = self._held[kind] = _Held(now + self._every)
+        if held.said < at_once:
+            held.said += 1
             self._say(level, text)
         else:
             held.count, held.level, held.text = held.count + count, level, text
@@ -118,6 +121,7 @@ class _Held:
     """What was said lately, and what has happened since."""
 
     until: float
+    said: int = 0
     count: int = 0
     level: int = logging.WARNING
     text: str = ""

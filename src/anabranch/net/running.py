@@ -18,7 +18,7 @@ import optax
 
 from anabranch.checks import whole
 from anabranch.compute import Rate
-from anabranch.errors import AnabranchError, ConfigError
+from anabranch.errors import AnabranchError, ConfigError, ModelError
 from anabranch.gradients import parameters
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
@@ -155,13 +155,17 @@ def rule_of(
 
     Raises:
         ConfigError: where an argument is wrong.
+        ModelError: where there is nothing to train.
     """
     update = DLR() if update is None else update
     if not isinstance(update, Update):
         raise ConfigError(
             f"update is {update!r:.60}, but the type anabranch.Update is needed, such as ab.DLR(10, 0.95)"
         )
-    dtype = np.dtype(jnp.result_type(*jax.tree.leaves(parameters(model))))
+    arrays = jax.tree.leaves(parameters(model))
+    if not arrays:
+        raise ModelError(f"the model {model!r:.60} has no parameters: there is nothing that could be trained")
+    dtype = np.dtype(jnp.result_type(*arrays))
     optimiser = None
     if isinstance(learning_rate, optax.GradientTransformation):
         optimiser, learning_rate = learning_rate, 0.0
