@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from anabranch.cli import app
+from anabranch.config import Config
 from anabranch.experiments import reproduce
 from anabranch.experiments.costs import ClientCosts
 from anabranch.experiments.study import TUNING_SEED
@@ -33,8 +34,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Fails]
 
     def set_up(fails: Fails) -> None:
         def run_trials(trials: Sequence[Trial], folder: Any, backend: Any, progress: Any) -> Sweep:
-            progress(SweepProgress(0, 0, 0, len(trials), 0.0))
             failed = {trial.key: "MemoryError: no room." for trial in trials if fails(trial)}
+            progress(SweepProgress(len(trials) - len(failed), 0, len(failed), len(trials), 0.0))
             return Sweep({each.key: record(each.config) for each in trials if each.key not in failed}, failed)
 
         monkeypatch.setattr(reproduce, "run_trials", run_trials)
@@ -74,6 +75,25 @@ def test_nothing_can_be_made(made_up: Callable[[Fails], None]) -> None:
     assert done.exit_code == 3
     assert "Error: not made, for want of trials that failed: activated, activation\n" in done.stderr
     assert [each.name for each in Path("out").iterdir() if each.is_dir()] == ["trials"]
+
+
+def test_what_stops_it_after_its_trials_says_that_they_are_kept(
+    made_up: Callable[[Fails], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_up(lambda trial: False)
+    kept = "Note: stopped: 4 of 4 trials are done and kept in out; the same command goes on from there\n"
+    Path("out").mkdir()
+    Path("out/activated").touch()  # where its folder should be
+    done = reproduce_("activated")
+    assert (done.exit_code, done.stderr.endswith(kept)) == (3, True)
+    assert "Error: cannot write the results into out/activated: " in done.stderr
+
+    def ctrl_c(costs: ClientCosts, configs: Sequence[Config]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ClientCosts, "measure", ctrl_c)
+    done = reproduce_("activated")
+    assert (done.exit_code, done.stderr.endswith(kept)) == (130, True)
 
 
 def test_two_do_not_share_a_folder(made_up: Callable[[Fails], None]) -> None:

@@ -146,8 +146,8 @@ def _reproduce(
         try:
             done = reproduce(experiments, study, folder, backend, lambda stage: _tell(reporter, stage))
         except (AnabranchError, KeyboardInterrupt) as stop:
-            if not reporter.last or not reporter.last.running:
-                raise
+            if not reporter.last or not (reporter.last.running or reporter.last.over):
+                raise  # nothing was run yet
             reporter.close()
             if isinstance(stop, AnabranchError):
                 display.error(notes, str(stop))

@@ -23,6 +23,11 @@ class SweepProgress(NamedTuple):
     seconds_left: float
     """An estimate: trials weigh as much as their rounds cost."""
 
+    @property
+    def over(self) -> bool:
+        """Whether no trial is left."""
+        return self.done + self.failed == self.total
+
 
 class Book:
     """Keeps account of the trials of a sweep.
