@@ -258,6 +258,16 @@ def test_two_sweeps_do_not_share_a_folder() -> None:
     assert anabranch_("sweep", "rates.toml", "--quiet").exit_code == 0
 
 
+def test_a_persons_own_files_are_left_alone() -> None:
+    write_sweep("seed = [1]")
+    Path("best.toml").write_text("# mine")
+    refused = anabranch_("sweep", "rates.toml", "--out", ".")
+    assert refused.exit_code == 2
+    assert "Error: . has a best.toml that no sweep wrote there: name another folder with --out" in refused.stderr
+    assert sorted(each.name for each in Path().iterdir()) == ["best.toml", "own", "rates.toml"]
+    assert Path("best.toml").read_text() == "# mine"
+
+
 def test_a_best_that_is_none_any_more_is_taken_away() -> None:
     assert "best.toml" in anabranch_("sweep", write_sweep("seed = [1]")).stdout
     assert Path("runs/rates/best.toml").is_file()

@@ -22,7 +22,7 @@ from anabranch.cli.common import (
     SetOption,
     errors,
 )
-from anabranch.errors import AnabranchError, OutputError
+from anabranch.errors import AnabranchError, ConfigError, OutputError
 from anabranch.files import json_values, replace_file, to_json, writing
 
 if TYPE_CHECKING:
@@ -130,11 +130,17 @@ def _look(file: SweepFile, reporter: TrialsReporter, notes: Console) -> list[Tri
 
 
 def _opened(file: SweepFile, out: Path, trials: Sequence[Trial]) -> AbstractContextManager[TrialFolder]:
-    """The folder, where it holds nothing or trials that go together with these."""
+    """The folder, where it holds nothing of its own or trials that go together with these."""
     from anabranch.result import versions
-    from anabranch.sweep.folder import opened
+    from anabranch.sweep.folder import MANIFEST, opened
+    from anabranch.sweep.table import CSV
     from anabranch.sweep.trial import checksums
 
+    others = [name for name in (CSV, BEST) if (out / name).exists()]
+    if others and not (out / MANIFEST).exists():  # a person's own, which would be overwritten
+        raise ConfigError(
+            f"{out} has a {' and a '.join(others)} that no sweep wrote there: name another folder with --out"
+        )
     sums = [checksums(trial.data) for trial in trials]
     data = {section: each for section, each in sums[0].items() if all(other.get(section) == each for other in sums)}
     common = {"versions": versions(), "settings": file.common(), "data": data}

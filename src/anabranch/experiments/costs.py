@@ -24,9 +24,10 @@ class ClientCosts:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         try:
-            self._times = json.loads((folder / FILE).read_text(encoding="utf-8"))
+            held = json.loads((folder / FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            self._times = {}
+            held = None
+        self._times = held if isinstance(held, dict) else {}
 
     def measure(self, configs: Sequence[Config]) -> None:
         """Times those that were not timed before."""
