@@ -198,6 +198,7 @@ def check_server(seen: dict[tuple[str, ...], float]) -> None:
     assert seen[prefix + "replaced_total", "shop", "zero"] == 4
     assert seen[prefix + "replaced_total", "bank", "zero"] == 0
     assert seen[prefix + "notes_total", "shop", "unknown"] == 4
+    assert seen[prefix + "notes_total", "bank", "garbage"] == seen[prefix + "notes_total", "", "stranger"] == 0
     assert seen[prefix + "round_trip_seconds_count", "bank"] > 0
     assert (
         seen[prefix + "round_trip_seconds_bucket", "bank", "+Inf"] == seen[prefix + "round_trip_seconds_count", "bank"]
@@ -221,6 +222,7 @@ def check_client(seen: dict[tuple[str, ...], float], bank: ClientParty) -> None:
     assert seen[prefix + "encode_seconds_count",] >= ROUNDS
     assert 0 < seen[prefix + "step_seconds_count",] <= ROUNDS
     assert seen[prefix + "step_seconds_sum",] > 0
+    assert seen["anabranch_notes_total", "", "unusable"] == 0
     assert ("anabranch_rounds_total",) not in seen
 
 

@@ -29,6 +29,8 @@ LOOPBACK = "127.0.0.1"
 PREFIX = "anabranch"
 BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Seconds: from a round trip on one machine to one over a phone's network."""
+WATCHED = ("garbage", "unusable", "unexpected", "no such round", "refused")
+"""Notes that are counted from 0: an alert on an increase sees the first one too."""
 LARGEST = 8192
 """Bytes of a request; there is no use for a longer one."""
 SECONDS = 5.0
@@ -114,7 +116,8 @@ class Metrics(Collector):
         if self._certificate_ends is not None:
             text = "When the party's certificate of TLS, as it was read at the start, is not valid any more."
             yield _gauge("certificate_expiry_timestamp_seconds", text, self._certificate_ends)
-        notes = {(what, self._client(client)): float(count) for (what, client), count in party.notes.items()}
+        notes = dict.fromkeys(self._watched(), 0.0)
+        notes |= {(what, self._client(client)): float(count) for (what, client), count in party.notes.items()}
         yield _counter(
             "notes", "What was out of the ordinary, or worth a note, by kind and client.", notes, "kind", "client"
         )
@@ -162,6 +165,15 @@ class Metrics(Collector):
         yield _gauge("client_applied_round", "The last round whose derivative it has; -1: none.", talk.applied)
         yield _counter("client_answers", "Rounds answered by this process.", {(): talk.answers})
         yield _counter("client_steps", "Rounds in which this process has stepped.", {(): talk.activations})
+
+    def _watched(self) -> Iterator[tuple[str, str]]:
+        """Kind and client of the notes that are there from the start."""
+        if isinstance(self.party, ClientParty):
+            yield from ((kind, "") for kind in WATCHED)
+        else:
+            yield "stranger", ""
+            clients = range(1, len(self.party.conversation.seats) + 1)
+            yield from ((kind, self._client(client)) for kind in WATCHED for client in clients)
 
     def _client(self, client: int | None) -> str:
         """A client's name; ``all`` where a message goes to each, and nothing where it is about none."""

@@ -13,10 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jax.errors import JaxRuntimeError
+
 from anabranch.configfile import find_source
 from anabranch.configfile import load as load_config
 from anabranch.errors import ConfigError
-from anabranch.net import assemble, own, partyfile
+from anabranch.net import assemble, own, partyfile, process
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
 from anabranch.net.logs import name_party
@@ -57,7 +59,7 @@ def serve(
         raise ConfigError(f"{path}: is the file of {credentials.party}: start it with 'anabranch {command}'")
     folder = Path(settings.folder)
     with locked(folder):
-        return asyncio.run(_run(path, settings, credentials, folder, report, with_parent))
+        return process.run(lambda: _run(path, settings, credentials, folder, report, with_parent))
 
 
 def _party(
@@ -72,6 +74,10 @@ def _party(
                 return own.client_party(settings, credentials, folder)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+    except JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise ConfigError(f"{path}: the model is larger than this machine's memory: make its layers smaller") from error
     run = assemble.replay(load_config(find_source(settings.run), []))
     if credentials.index == 0:
         return assemble.server_party(run, credentials, folder, settings.pace)
