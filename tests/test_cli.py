@@ -363,3 +363,19 @@ def test_the_examples_in_the_help_are_accepted(monkeypatch: pytest.MonkeyPatch) 
         done = anabranch_(*shlex.split(example)[1:])
         assert done.exit_code == 0, (example, done.output)
     assert {"imnist", "higgs", "long"} <= set(trained)
+
+
+def test_ctrl_c_in_the_middle_of_an_import_is_no_traceback():
+    program = (
+        "import os, signal\n"
+        "from anabranch.cli.common import loading\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "with loading():\n"
+        "    pass\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+        "with loading():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    signal.pause()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "Error: interrupted before a result was written\n")

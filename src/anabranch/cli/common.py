@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +56,25 @@ def errors(notes: Console) -> Iterator[None]:
         interrupted = isinstance(problem, KeyboardInterrupt)
         _say(notes, "interrupted before a result was written" if interrupted else str(problem))
         raise typer.Exit(INTERRUPTED if interrupted else WRONG) from None
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Within it, Ctrl-C ends the process at once. In the middle of an import it would come out as any other error."""
+
+    def end(number: int, frame: object) -> None:
+        os.write(2, b"Error: interrupted before a result was written\n")
+        os._exit(INTERRUPTED)
+
+    own = threading.current_thread() is threading.main_thread()
+    if not own or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _say(notes: Console, text: str) -> None:

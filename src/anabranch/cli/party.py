@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from anabranch.cli.common import STOPPED, errors
+from anabranch.cli.common import STOPPED, errors, loading
 from anabranch.errors import AnabranchError
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The party's file.", show_default=False)]
@@ -42,9 +42,10 @@ def client(file: FileArgument, as_json: JsonOption = False, with_parent: ParentO
 def _run(file: Path, *, server: bool, as_json: bool, with_parent: int | None) -> None:
     notes = Console(stderr=True)
     with errors(notes):
-        from anabranch.display import note
-        from anabranch.net import serve
-        from anabranch.net.logs import structured
+        with loading():
+            from anabranch.display import note
+            from anabranch.net import serve
+            from anabranch.net.logs import structured
 
         structured(logging.INFO)
         report = serve.print_json if as_json else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from anabranch.cli.common import INTERRUPTED, STOPPED, DataDirOption, SetOption, SourceArgument, errors
+from anabranch.cli.common import INTERRUPTED, STOPPED, DataDirOption, SetOption, SourceArgument, errors, loading
 
 if TYPE_CHECKING:
     from anabranch.config import Config
@@ -56,7 +56,9 @@ def up(
     """
     notes = Console(stderr=True)
     with errors(notes):
-        from anabranch.configfile import Override, find_source, load, parse_override
+        with loading():
+            import anabranch.net.up  # noqa: F401 (all that is slow to load)
+            from anabranch.configfile import Override, find_source, load, parse_override
 
         found = find_source(source)
         overrides = [parse_override(change, "--set") for change in changes or ()]
