@@ -247,20 +247,21 @@ def from_arrays(tree: Tree, arrays: dict[str, NDArray[Any]]) -> Tree:
 class _State:
     """A party's rule and state, taken apart once into arrays and the rest.
 
-    ``equinox.filter_jit`` takes its arguments apart at each call, which for a small model is longer than its round.
+    A program gets bare arrays and gives them back. Taking a module apart at each call, and putting it together again,
+    takes longer than a small model's round.
     """
 
     def __init__(self, rule: Rule, party: Party) -> None:
-        self._rule, self._rule_rest = eqx.partition(jax.tree.map(_as_array, rule), eqx.is_array)
+        self._rule, self._rule_rest = _apart(rule)
         self.party = party
 
     @property
     def party(self) -> Party:
-        return eqx.combine(self._arrays, self._rest)
+        return _together(self._arrays, self._rest)
 
     @party.setter
     def party(self, party: Party) -> None:
-        self._arrays, self._rest = eqx.partition(jax.tree.map(_as_array, party), eqx.is_array)
+        self._arrays, self._rest = _apart(party)
         self._static = _Static((self._rule_rest, self._rest))
 
     def move(self, program: Callable[..., Any], numbers: tuple[Any, ...]) -> Any:
@@ -269,18 +270,35 @@ class _State:
         return rest
 
 
-def _as_array(leaf: Any) -> Any:
-    """A copy of an array: programs use the memory of the state again, and it may be someone else's model."""
-    return jnp.array(leaf) if eqx.is_array(leaf) else leaf
+class _Rest(NamedTuple):
+    """What is left of a tree without its arrays."""
+
+    tree: Tree
+    """With None in the place of each."""
+    structure: Any
+    """Of the tree of its arrays."""
+
+
+def _apart(tree: Tree) -> tuple[tuple[Array, ...], _Rest]:
+    """Copies of a tree's arrays, since programs use their memory again, and the rest."""
+    arrays, rest = eqx.partition(tree, eqx.is_array)
+    leaves, structure = jax.tree.flatten(arrays)
+    return tuple(jnp.array(leaf) for leaf in leaves), _Rest(rest, structure)
+
+
+def _together(arrays: Sequence[Array], rest: _Rest) -> Any:
+    """The inverse of `_apart`."""
+    return eqx.combine(jax.tree.unflatten(rest.structure, arrays), rest.tree)
 
 
 class _Static:
     """What a program is compiled for beside shapes: equal for parties of equal structure."""
 
-    def __init__(self, tree: Tree) -> None:
-        self.tree = tree
-        leaves, structure = jax.tree.flatten(tree)
-        self._key = (structure, tuple(leaves))
+    def __init__(self, rests: tuple[_Rest, _Rest]) -> None:
+        self.rests = rests
+        self._key = tuple(
+            (rest.structure, jax.tree.structure(rest.tree), *jax.tree.leaves(rest.tree)) for rest in rests
+        )
         self._hash = hash(self._key)
 
     def __hash__(self) -> int:
@@ -294,10 +312,10 @@ def _program(function: Callable[..., tuple[Party, Any]]) -> Callable[..., Any]:
     """The function of a rule, a party and numbers, compiled; the memory of the party's arrays is used again."""
 
     @partial(jax.jit, static_argnums=0, donate_argnums=1, compiler_options=OPTIONS)
-    def run(static: _Static, arrays: Tree, rule: Tree, numbers: Any) -> tuple[Tree, Any]:
-        rule_rest, rest = static.tree
-        party, outcome = function(eqx.combine(rule, rule_rest), eqx.combine(arrays, rest), *numbers)
-        return eqx.filter(party, eqx.is_array), outcome
+    def run(static: _Static, arrays: tuple[Array, ...], rule: tuple[Array, ...], numbers: Any) -> tuple[Any, Any]:
+        rule_rest, rest = static.rests
+        party, outcome = function(_together(rule, rule_rest), _together(arrays, rest), *numbers)
+        return tuple(jax.tree.leaves(eqx.filter(party, eqx.is_array))), outcome
 
     return run
 

@@ -110,7 +110,7 @@ class History:
     def push(self, t: int, embedding: NDArray[Any]) -> None:
         """The client has answered in round ``t``."""
         self.last, self.round = embedding, t
-        self.total += embedding.astype(np.float64)
+        np.add(self.total, embedding, out=self.total)
         self.count += 1
 
     def stand(self, policy: Policy, t: int) -> Stand | None:

@@ -399,11 +399,8 @@ class ServerConversation:
     def _end(self, seat: Seat) -> m.End:
         return m.End(seat.session or 0, self.rounds, seat.before, self._ended or "")
 
-    def _stand(self, each: _Open, client: int) -> Stand | None:
-        """What is there of a client for a round: nothing yet (None), its answer, or what replaces it."""
-        answer = each.answers.get(client)
-        if answer is not None:
-            return Stand(0, answer.values)
+    def _replacement(self, each: _Open, client: int) -> Stand | None:
+        """What stands in for a client that has not answered for a round; None while it is waited for."""
         seat = self.seats[client - 1]
         # Where all are away a round takes its time: else the stream would be gone before one of them is back.
         waited_for = seat.present or not (each.overdue or any(other.present for other in self.seats))
@@ -413,13 +410,15 @@ class ServerConversation:
 
     def _stands(self, each: _Open) -> list[Stand] | None:
         """What there is of every client for a round; None while something is lacking."""
-        stands = []
-        for client in range(1, len(self.seats) + 1):
-            stand = self._stand(each, client)
-            if stand is None:
-                return None
-            stands.append(stand)
-        return stands
+        replaced: dict[int, Stand] = {}
+        clients = range(1, len(self.seats) + 1)
+        for client in clients if len(each.answers) < len(clients) else ():
+            if client not in each.answers:
+                stand = self._replacement(each, client)
+                if stand is None:
+                    return None
+                replaced[client] = stand
+        return [replaced.get(client) or Stand(0, each.answers[client].values) for client in clients]
 
     def _play(self, now: float) -> list[Action]:
         """Plays the rounds that are complete, in their order."""
@@ -467,12 +466,8 @@ class ServerConversation:
         said = np.array([answer is not None and answer.activated for answer in answers])
         if each.activated is not None:  # the server decides, and a client that is not here cannot learn
             said = each.activated & np.array([answer is not None for answer in answers])
-        skipped = any(stand.values is None for stand in stands)
-        shown = [
-            np.broadcast_to(s.values, seat.shape)
-            for s, seat in zip(stands, self.seats, strict=True)
-            if s.values is not None
-        ]
+        shown = [stand.values for stand in stands if stand.values is not None]
+        skipped = len(shown) < len(stands)
         return m.Record(
             event=each.event,
             label=each.label,
