@@ -60,7 +60,11 @@ def errors(notes: Console) -> Iterator[None]:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Within it, Ctrl-C ends the process at once. In the middle of an import it would come out as any other error."""
+    """Within it, Ctrl-C ends the process at once, until an event loop takes over.
+
+    In the middle of an import it would come out as any other error, and JAX, which is called back now and then while
+    it compiles, would lose it.
+    """
 
     def end(number: int, frame: object) -> None:
         os.write(2, b"Error: interrupted before a result was written\n")

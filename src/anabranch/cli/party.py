@@ -41,11 +41,10 @@ def client(file: FileArgument, as_json: JsonOption = False, with_parent: ParentO
 
 def _run(file: Path, *, server: bool, as_json: bool, with_parent: int | None) -> None:
     notes = Console(stderr=True)
-    with errors(notes):
-        with loading():
-            from anabranch.display import note
-            from anabranch.net import serve
-            from anabranch.net.logs import structured
+    with errors(notes), loading():
+        from anabranch.display import note
+        from anabranch.net import serve
+        from anabranch.net.logs import structured
 
         structured(logging.INFO)
         report = serve.print_json if as_json else None

@@ -55,10 +55,8 @@ def up(
     Exit codes: 0 done; 2 something is wrong; 3 training could not go on; 130 Ctrl-C.
     """
     notes = Console(stderr=True)
-    with errors(notes):
-        with loading():
-            import anabranch.net.up  # noqa: F401 (all that is slow to load)
-            from anabranch.configfile import Override, find_source, load, parse_override
+    with errors(notes), loading():
+        from anabranch.configfile import Override, find_source, load, parse_override
 
         found = find_source(source)
         overrides = [parse_override(change, "--set") for change in changes or ()]
