@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,13 +62,16 @@ class Seat:
         """The last round whose derivative is in its checkpoint."""
         self.outbox: dict[int, Sent] = {}
         """The derivatives of the rounds after that, in order."""
+        self._rounds: list[int] = []
+        """The keys of the outbox."""
         self.max_delay = 0
         """The most steps between an embedding's parameters and those that its derivative was applied to."""
 
     def push(self, t: int, applied: int, event: bytes, value: NDArray[Any]) -> None:
         """The client was activated in round ``t``, with the parameters that have the derivatives up to ``applied``."""
-        self.max_delay = max(self.max_delay, len(self.after(applied)))
+        self.max_delay = max(self.max_delay, len(self._rounds) - bisect_right(self._rounds, applied))
         self.outbox[t] = Sent(self.before, applied, event, value)
+        self._rounds.append(t)
         self.before = t
 
     def forget(self, safe: int) -> None:
@@ -76,12 +79,14 @@ class Seat:
         if safe <= self.safe:
             return
         self.safe = safe
-        for t in list(takewhile(lambda t: t <= safe, self.outbox)):
+        held = bisect_right(self._rounds, safe)
+        for t in self._rounds[:held]:
             del self.outbox[t]
+        del self._rounds[:held]
 
     def after(self, applied: int) -> list[int]:
         """The rounds whose derivatives it lacks, where it has those up to ``applied``."""
-        return [*takewhile(lambda t: t > applied, reversed(self.outbox))][::-1]
+        return self._rounds[bisect_right(self._rounds, applied) :]
 
     def chain(self, applied: int) -> int:
         """The round whose derivative it must have before the first that it lacks."""
@@ -102,7 +107,8 @@ class Seat:
 
     def stale(self, applied: int, t: int, in_flight: int) -> bool:
         """Whether parameters with the derivatives up to ``applied`` are too old for an embedding of round ``t``."""
-        newest = next((each for each in reversed(self.outbox) if each <= t - in_flight), NONE)
+        sent = bisect_right(self._rounds, t - in_flight)
+        newest = self._rounds[sent - 1] if sent else NONE
         return applied < max(newest, self.safe)  # what its checkpoint has is in the outbox no longer
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -129,3 +135,4 @@ class Seat:
             t: Sent(before, applied, bytes.fromhex(event), arrays["outbox"][i])
             for i, (t, before, applied, event) in enumerate(values["outbox"])
         }
+        self._rounds = list(self.outbox)
