@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import ssl
@@ -24,7 +25,7 @@ from nats.aio.client import Client
 from anabranch.errors import ConfigError, ConnectError
 from anabranch.net import keys
 from anabranch.net.broker import LocalBroker, find_binary
-from anabranch.net.connecting import connect, disconnect, explain
+from anabranch.net.connecting import _end, connect, disconnect, explain
 from anabranch.net.credentials import Credentials, public_nkey, read_certificates
 from anabranch.net.serverconf import MAX_PAYLOAD, ServerConf, Tls, party_users
 
@@ -546,3 +547,18 @@ def test_any_error_has_an_explanation() -> None:
         assert message in str(told)
         assert told.temporary is temporary
         assert told.__cause__ is error
+
+
+def test_a_cancellation_that_is_lost_is_said_again():
+    async def main() -> None:
+        async def loses_one() -> None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            await asyncio.Event().wait()
+
+        task = asyncio.ensure_future(loses_one())
+        await asyncio.sleep(0)
+        await asyncio.wait_for(_end(task), 10)
+        assert task.cancelled()
+
+    asyncio.run(main())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -28,6 +30,9 @@ OPTIONS: dict[str, Any] = {
 
 # OpenSSL's numbers of what is wrong with a certificate.
 _EXPIRED, _NOT_YET, _OTHER_NAME, _OTHER_ADDRESS, _PURPOSE = 10, 9, 62, 64, 26
+
+_CANCEL_AGAIN = 0.1
+"""Seconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -95,11 +100,17 @@ async def _logged(error: Exception) -> None:
     _log.warning("connection: %s", error or type(error).__name__)
 
 
-async def _end(task: asyncio.Future[Any], seconds: float | None = None) -> None:
-    """Cancels it and waits for that; an error that it had is not of interest."""
-    task.cancel()
-    done, _ = await asyncio.wait({task}, timeout=seconds)
-    if done and not task.cancelled():
+async def _end(task: asyncio.Future[Any], seconds: float = math.inf) -> None:
+    """Cancels it and waits for that; an error that it had is not of interest.
+
+    ``asyncio.wait_for``, which nats-py uses, loses a cancellation that comes just when what it waits for is done
+    (before Python 3.12): so it is cancelled again and again.
+    """
+    deadline = time.monotonic() + seconds
+    while not task.done() and (left := deadline - time.monotonic()) > 0:
+        task.cancel()
+        await asyncio.wait({task}, timeout=min(left, _CANCEL_AGAIN))
+    if task.done() and not task.cancelled():
         task.exception()  # else asyncio says that nobody asked for it
 
 
