@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import logging
 import os
 import signal
 import sys
@@ -84,6 +85,7 @@ def party(folder: Path, index: int, clients: int, rounds: int, in_flight: int, m
     """One process: runs a party, and the server prints its status at a fifth of the rounds and at the end."""
 
     warnings.simplefilter("ignore", DigitsNotice)  # any digits will do
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each end of a TLS connection
 
     async def run() -> None:
         credentials = Credentials.load(folder / "connection.toml")
@@ -213,6 +215,12 @@ def main() -> None:
         party(Path(folder), index, clients, rounds, in_flight, bool(model))
         return
     print(json.dumps({"cores": os.cpu_count(), "load": os.getloadavg()[0]}), flush=True)
+    with tempfile.TemporaryDirectory() as programs:  # what one party has compiled, the others use
+        os.environ |= {"JAX_COMPILATION_CACHE_DIR": programs, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        _measure_all(given)
+
+
+def _measure_all(given: argparse.Namespace) -> None:
     for clients, tls, in_flight in itertools.product(given.clients, given.tls, given.in_flight):
         rounds = given.rounds or (5_000 if in_flight == 1 else 30_000) * 4 // clients
         line: dict[str, Any] = {"clients": clients, "tls": bool(tls), "in_flight": in_flight, "rounds": rounds}

@@ -47,8 +47,19 @@ def test_the_same_bits_for_other_shapes_wires_and_rates(setting):
     check_same(setting, *play(setting))
 
 
-def test_the_same_bits_after_5000_rounds():
-    setting = Setting(UPDATES[1], ab.Random(0.5), rounds=5000, rate=0.01)
+@pytest.mark.parametrize(
+    ("update", "activation"),
+    [
+        (UPDATES[0], ab.Event(0.1)),
+        (UPDATES[1], ab.Random(0.5)),
+        (UPDATES[1], ab.Recorded(np.random.default_rng(5).random((5000, 4)) < 0.3)),
+        (UPDATES[2], ab.Full()),
+        (UPDATES[3], ab.Fixed(2)),
+    ],
+    ids=repr,
+)
+def test_the_same_bits_after_5000_rounds(update, activation):
+    setting = Setting(update, activation, rounds=5000, rate=0.01)
     check_same(setting, *play(setting))
 
 
@@ -231,3 +242,11 @@ def test_a_derivative_is_not_used_before_the_one_that_was_lost():
     actions = client.receive([m.Derivatives(client._session, 0, (1,), (-1,), (), np.ones((1, 5), np.float32))])
     assert [each.what for each in actions if isinstance(each, Note)] == ["gap"]
     assert hello_of(client).applied == client.applied == -1
+
+
+def test_a_checkpoint_of_other_widths_or_other_features_is_refused():
+    server = Setting(shapes=((8, 4), (8, 6), (8, 5), (8, 5))).server()
+    with pytest.raises(ValueError, match="an embedding has 5 elements there and 4 here"):
+        server.restore(*Setting().server().state())
+    with pytest.raises(ValueError, match="the schema of the features is schema 1 there and schema 2 here"):
+        Setting().client(2).restore(*Setting().client(1).state())

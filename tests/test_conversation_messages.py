@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 import re
+from collections import deque
 
 import numpy as np
 import pytest
@@ -128,6 +129,60 @@ def test_a_server_calls_until_every_client_has_come():
         server.receive(i, hello_of(Setting().client(i)), now)
     assert server.due() == math.inf
     assert server.tick(now + 100) == []
+
+
+# -- two processes where one belongs -----------------------------------------------------------------------------------
+
+
+def carry(servers, clients, stopped, first) -> None:
+    """Carries messages of servers and of processes that are client 1; what a server says, all of these hear."""
+    waiting = deque(first)
+    while waiting:
+        source, action = waiting.popleft()
+        if isinstance(action, Stop):
+            stopped[source] = action
+        if not isinstance(action, Send):
+            continue
+        if source in clients:
+            waiting += [(each, new) for each in servers for new in each.receive(1, action.message, 0.0)]
+        else:
+            hear = [each for each in clients if each not in stopped and action.client in (None, 1)]
+            waiting += [(each, new) for each in hear for new in each.receive([action.message])]
+
+
+def test_a_client_that_is_there_twice_says_so_and_ends():
+    setting = Setting(missing=(Zero(),) * 4)
+    server, twins, stopped = setting.server(), [setting.client(1, itertools.count(k)) for k in (100, 500)], {}
+    carry([server], twins, stopped, [(each, action) for each in twins for action in each.hello()])
+    for t in range(40):
+        carry([server], twins, stopped, [(server, each) for each in server.open([name(t)], [0], 10.0 * t)])
+        carry([server], twins, stopped, [(server, each) for each in server.tick(10.0 * t + 5)])
+    (stop,) = stopped.values()
+    assert stop.failed
+    assert "another process takes part as client 1: end one of them" in stop.reason
+    (left,) = [each for each in twins if each not in stopped]
+    assert left.joined
+
+
+def test_two_servers_of_a_federation_end_its_clients_with_a_word():
+    setting = Setting()
+    servers, client, stopped = [setting.server(epoch) for epoch in (1, 2)], setting.client(1), {}
+    for _ in range(20):
+        carry(servers, [client], stopped, [(each, action) for each in servers for action in each.begin()])
+        if stopped:
+            break
+    assert stopped[client].failed
+    assert "two servers of this federation answer" in stopped[client].reason
+
+
+def test_a_server_that_begins_again_and_again_is_not_taken_for_two():
+    setting = Setting()
+    client, stopped = setting.client(1), {}
+    for epoch in range(1, 30):
+        server = setting.server(epoch)
+        carry([server], [client], stopped, [(server, action) for action in server.begin()])
+    assert not stopped
+    assert client.joined
 
 
 # -- events that clients tell of ---------------------------------------------------------------------------------------

@@ -321,7 +321,7 @@ def test_what_is_killed_under_up_is_started_again(tmp_path: Path) -> None:
     first = up()
     for name in ("client-1", SERVER):
         kill(name)
-    wait_for(lambda: "client 2 is here" in (folder / SERVER / "log.jsonl").read_text(), "a client that has joined")
+    wait_for(lambda: "client-2 is here" in (folder / SERVER / "log.jsonl").read_text(), "a client that has joined")
     kill("client-2", how=signal.SIGTERM)
     kill("broker", "nats-server")
     said = first.communicate(timeout=PATIENCE)[1]

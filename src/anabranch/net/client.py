@@ -62,8 +62,8 @@ class ClientParty(Engine):
                 conversation.restore(found.arrays, found.state)
             except (ValueError, KeyError, TypeError) as error:
                 raise CheckpointError(
-                    f"{found.path}: is the checkpoint of another model or update ({error}): name another folder, or "
-                    "give the settings that it was made with"
+                    f"{found.path}: is the checkpoint of another model, update or features ({error}): name another "
+                    "folder, or give the settings that it was made with"
                 ) from error
             self._kept = [conversation.applied]
             conversation.saved(m.NONE)

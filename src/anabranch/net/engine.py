@@ -25,6 +25,8 @@ from anabranch.store import checkpoint
 
 WELCOME = {"joined", "left"}
 """Notes of what is well."""
+OFTEN = 5
+"""So many of these are logged before those that follow soon wait."""
 QUIET = {"late", "twice", "old session", "stale"}
 """Notes of what the network does now and then: they are counted, and logged where one looks closely."""
 
@@ -185,13 +187,23 @@ class Engine(ABC):
                 case Note(what, text, client, count):
                     self.notes[what, client] += count
                     level = logging.DEBUG if what in QUIET else logging.INFO if what in WELCOME else logging.WARNING
-                    self._repeats.tell((what, client), level, text, time.monotonic(), count)
+                    at_once = OFTEN if what in WELCOME else 1
+                    self._repeats.tell(
+                        (what, client), level, self._named(text, client), time.monotonic(), count, at_once
+                    )
                 case Stop():
                     self._stop = action
                     self._wake.set()
 
     def _rounds(self) -> int:
         return 0
+
+    def _named(self, text: str, client: int | None) -> str:
+        """A text that begins with a client's number, with its name there where the party knows it."""
+        names, words = self.link.credentials.clients, f"client {client}"
+        if client is None or not 1 <= client <= len(names) or not text.startswith(words):
+            return text
+        return names[client - 1] + text.removeprefix(words)
 
     def _mail(self) -> list[tuple[int, Message]]:
         """What has arrived, decoded; what is no message is noted."""
@@ -211,7 +223,7 @@ class Engine(ABC):
     def _garbage(self, client: int, error: MessageError) -> None:
         self.notes["garbage", client or None] += 1
         text = f"client {client}: {error}" if client else str(error)
-        self._repeats.tell(("garbage", client), logging.WARNING, text, time.monotonic())
+        self._repeats.tell(("garbage", client), logging.WARNING, self._named(text, client), time.monotonic())
 
     def _begin_saving(self) -> None:
         """Saves a checkpoint beside everything else, unless one is being saved."""

@@ -23,6 +23,8 @@ Decide = Callable[[int, NDArray[Any]], bool]
 """Whether an event activates the client, given the number of the round and its features."""
 
 
+OTHERS, LATELY = 8, 1000
+"""So many signs of another process in so many rounds are no messages that came late."""
 REMEMBERED = 10_000
 """So many of the last events that were answered, or told of, are remembered."""
 LAST = 2**31 - 2
@@ -83,6 +85,10 @@ class ClientConversation:
         """Rounds that it stepped in, and rounds that it answered, since this process began."""
         self._look, self._decide, self._draw = look, decide, session
         self._session = 0
+        self._sessions: set[int] = set()
+        """All that it drew."""
+        self._others: dict[int, int] = {}
+        """The sessions that were a sign of another process, and the round until then."""
         self._epoch: int | None = None
         self._kept: dict[int, _Kept] = {}
         self._events: dict[int, bytes] = {}
@@ -99,6 +105,7 @@ class ClientConversation:
     def hello(self) -> list[Action]:
         """Begins a session: at the start, and whenever the connection may have lost something."""
         self._session, self.joined = self._draw(), False
+        self._sessions.add(self._session)
         self._told.clear()
         width = self.compute.width
         return [Send(m.Hello(self._session, self.terms, self.client, width, self.schema, self.applied))]
@@ -151,6 +158,9 @@ class ClientConversation:
                 known = self.joined and message.epoch == self._epoch
             else:  # one that got a message of another session: perhaps only since a hello is under way
                 known = not self.joined or message.session == self._session
+                if not known and message.session not in self._sessions and self._another(message.session):
+                    text = f"another process takes part as client {self.client}: end one of them"
+                    return [Stop(text, failed=True)]
             return [] if known else self.hello()
         handler = _HANDLERS.get(type(message))
         if handler is None:
@@ -169,10 +179,19 @@ class ClientConversation:
             wrong.append(difference("feature schema", self.schema, message.schema))
         if wrong:
             return [Stop("the server takes part in something else: " + "; ".join(wrong), failed=True)]
+        if self.joined and message.epoch != self._epoch and self._another(self._session):
+            text = "two servers of this federation answer: end the one that should not be there"
+            return [Stop(text, failed=True)]
         self.joined, self._epoch = True, message.epoch
         # A server that has begun again knows of no event that waits for its round.
         told = [action for event in list(self._happened) for action in self._tell(event)]
         return [Note("joined", f"the server is here; {message.rounds:,} rounds are played"), *told]
+
+    def _another(self, session: int) -> bool:
+        """Whether there is another process, by so many sessions: a few may be of one that was killed."""
+        self._others = {each: t for each, t in self._others.items() if t >= self.applied - LATELY}
+        self._others[session] = self.applied
+        return len(self._others) >= OTHERS
 
     def _refused(self, message: m.Refused) -> list[Action]:
         if self.joined:  # of a hello that came twice, or late
@@ -375,6 +394,7 @@ class ClientConversation:
         pending = [self._kept[t].pending[applied] for t, applied in older]
         pending += [self._happened[event][applied] for event, applied in told]
         values = {
+            "schema": self.schema,
             "applied": self.applied,
             "rounds": self.compute.rounds,
             "remembered": self._remembered,
@@ -389,8 +409,11 @@ class ClientConversation:
         """The inverse of `state`, before the first hello.
 
         Raises:
-            ValueError: where they are those of another model or update.
+            ValueError: where they are those of another model or update, or of other features.
         """
+        there = values["schema"]
+        if there and self.schema and there != self.schema:
+            raise ValueError(f"the schema of the features is {there} there and {self.schema} here")
         pending = self.compute.restore(arrays, values["rounds"])
         self.applied = self.safe = values["applied"]
         self._remembered = values["remembered"]

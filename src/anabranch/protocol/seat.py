@@ -127,7 +127,14 @@ class Seat:
         return arrays, values
 
     def restore(self, arrays: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
-        """The inverse of `state`."""
+        """The inverse of `state`.
+
+        Raises:
+            ValueError: where its embeddings had another width.
+        """
+        here, there = self.history.last.shape, arrays["last"].shape
+        if here != there:
+            raise ValueError(f"an embedding has {there[0]} elements there and {here[0]} here")
         self.history.last, self.history.total = arrays["last"], arrays["total"].copy()
         self.history.round, self.history.count = values["round"], values["count"]
         self.before, self.safe, self.max_delay = values["before"], values["safe"], values["max_delay"]
