@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.errors import ConfigError, DataError
+from anabranch.protocol.codec import LONGEST_EVENT
 from anabranch.streams.readers import Reader, open_table
 from anabranch.streams.tables import find_column, good_labels, label_complaint
 
-LONGEST = 32
-"""Bytes of an event's name on the wire."""
 LOOK_AGAIN = 1.0
 """Seconds between two looks at whether a file has grown."""
 
@@ -37,7 +36,7 @@ def event_name(name: str | bytes) -> bytes:
     16
     """
     raw = name if isinstance(name, bytes) else name.strip().encode()
-    return raw if len(raw) <= LONGEST else hashlib.blake2b(raw, digest_size=16).digest()
+    return raw if len(raw) <= LONGEST_EVENT else hashlib.blake2b(raw, digest_size=16).digest()
 
 
 def schema_digest(columns: Sequence[str], mean: Sequence[float] | None, std: Sequence[float] | None) -> str:

@@ -14,7 +14,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def write_durable(path: Path, data: bytes) -> None:
-    """Writes a file, and returns once the disk has it. Its name is durable only after `sync_folder`."""
+    """Writes a file, and returns once the disk has it. Its name is durable only after `sync` of its folder."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
         write_all(descriptor, data)
