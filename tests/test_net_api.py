@@ -199,6 +199,31 @@ def test_leaving_in_the_middle_and_coming_back(tmp_path: Path) -> None:
     run(main, tmp_path)
 
 
+def test_a_damaged_checkpoint_costs_nothing_whenever_the_server_was_killed(tmp_path: Path) -> None:
+    """The log has what the checkpoint before the last one needs, also once a process has begun after a clean stop."""
+
+    async def main(url: str) -> None:
+        clients = asyncio.gather(*(steps(client(url, tmp_path, m)) for m in (1, 2)))
+        first = server(url, tmp_path, checkpoint_every=15)
+        await played(first)
+        await clients
+        trained = jax.tree.leaves(first.model)
+        killed = server(url, tmp_path)  # its checkpoint has all rounds, and it plays none
+        assert (killed.rounds, killed.party.replayed) == (ROUNDS, 0)  # type: ignore[union-attr]
+        async with killed:
+            killed.party._log_file.close()  # type: ignore[union-attr]
+        newest = max((tmp_path / "server" / "checkpoints").glob("*.safetensors"))
+        newest.write_bytes(newest.read_bytes()[:-1])
+        again = server(url, tmp_path)
+        async with again:
+            assert again.rounds == again.totals.rounds == ROUNDS
+            assert again.party.replayed > 0  # type: ignore[union-attr]
+            for one, other in zip(jax.tree.leaves(again.model), trained, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+    run(main, tmp_path)
+
+
 def test_a_slow_reader_slows_the_federation_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anabranch.net.running.HELD", 2)
 

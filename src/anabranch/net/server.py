@@ -131,7 +131,7 @@ class ServerParty(Engine):
             self._log.warning(
                 "the last round of the log was written in part: %d bytes were cut off", self._log_file.cut
             )
-        if self._log_file.last is not None and self._log_file.last < begin:
+        if self._log_file.last is not None and self._log_file.last < begin - 1:
             self._log_file.trim(begin)  # the power failed after the checkpoint reached the disk and before the log did
         block: list[m.Record] = []
         for _, raw in self._log_file.records(begin if self._log_file.last is not None else None):
