@@ -91,10 +91,8 @@ class ReplaySamples:
         await asyncio.sleep(0)
 
     def label(self, event: bytes) -> int | None:
-        """The label of an event."""
-        row = row_of(event)
-        found = None if row is None else self._rows.chunk(row)
-        return None if row is None or found is None else int(found[1].y[row - found[0]])
+        """None: events come from the stream, each of them once and in its order."""
+        return None
 
     def go_on(self, rounds: int) -> None:
         """So many were taken before."""
