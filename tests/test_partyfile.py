@@ -446,7 +446,69 @@ def test_labels_that_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     asyncio.run(main())
 
 
-def test_features_that_come_later_are_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_of_labels_may_be_away_while_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tables, "LOOK_AGAIN", 0.001)
+    path = tmp_path / "labels.csv"
+    path.write_text("order,fraud\nx,0\n")
+
+    async def warned(text: str) -> None:
+        while text not in caplog.text:
+            await asyncio.sleep(0.001)
+
+    async def main() -> None:
+        held = labels(path, follow=True)
+        assert held.take(9) == [(b"x", 0)]
+        waiting = asyncio.ensure_future(held.more())
+        path.unlink()
+        await asyncio.wait_for(warned("no such file; going on when the file has changed again"), 30)
+        path.write_text("order,fr\nx,0\n")
+        await asyncio.wait_for(warned("has no column 'fraud'"), 30)
+        path.unlink()
+        (tmp_path / "new").write_text("order,fraud\nx,0\ny,1\n")
+        (tmp_path / "new").rename(path)
+        await asyncio.wait_for(waiting, 30)
+        assert held.take(9) == [(b"y", 1)]
+
+    asyncio.run(main())
+    assert caplog.text.count("has no column 'fraud'") == 1
+
+
+def test_features_are_read_again_now_and_then_however_many_events_are_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tables, "LOOK_AGAIN", 3600.0)
+    path = tmp_path / "bank.csv"
+    path.write_text("order,a,b\n0,1,2\n")
+    read = tables.TableFeatures._read
+    reads = []
+
+    def counted(held: tables.TableFeatures, **how: bool) -> None:
+        reads.append(how)
+        read(held, **how)
+
+    monkeypatch.setattr(tables.TableFeatures, "_read", counted)
+    held = features(path)
+    for i in range(1, 6):  # a row more each time; the first is there at once
+        with path.open("a") as file:
+            file.write(f"{i},1,2\n")
+        assert (held.look(b"%d" % i) is not None) == (i == 1)
+    assert reads == [{}, {"growing": True}]
+    monkeypatch.setattr(held, "_again", 0.0)
+    assert held.look(b"5") is not None
+    monkeypatch.setattr(held, "_again", 0.0)
+    path.unlink()
+    for _ in range(5):
+        assert held.look(b"6") is None
+    assert caplog.text.count("no such file; going on with what it had before") == 1
+    assert held.look(b"5") is not None
+
+
+def test_features_that_come_later_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tables, "LOOK_AGAIN", 0.0)
     path = tmp_path / "bank.csv"
     path.write_text("order,a,b\nx,1,2\n")
     held = features(path)

@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import json
 import logging
+import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from anabranch.streams.readers import Reader, open_table
 from anabranch.streams.tables import find_column, good_labels, label_complaint
 
 LOOK_AGAIN = 1.0
-"""Seconds between two looks at whether a file has grown."""
+"""Seconds between two looks at whether a file has grown, and from one reading of it to the next."""
 
 _log = logging.getLogger(__name__)
 
@@ -116,16 +118,19 @@ class TableLabels:
 
     async def more(self) -> None:
         """Returns once the file has more rows."""
+        told = ""
         while self._next >= len(self._names) and not self.over:
             await asyncio.sleep(LOOK_AGAIN)
-            if (stamp := _stamp(self._path)) == self._stamp:
-                continue
-            self._stamp = stamp
             before = self._names
             try:
+                if (stamp := _stamp(self._path)) == self._stamp:
+                    continue
+                self._stamp = stamp
                 await asyncio.to_thread(self._read, growing=True)
-            except DataError as error:
-                _log.warning("%s; going on when the file has changed again", error)
+            except (DataError, ConfigError) as error:  # someone may be replacing it
+                if str(error) != told:
+                    told = str(error)
+                    _log.warning("%s; going on when the file has changed again", error)
             if self._names[: len(before)] != before:
                 raise DataError(f"{self._path}: rows that were there are others now, but rows may only be added")
 
@@ -178,6 +183,8 @@ class TableFeatures:
         self.schema = schema_digest(columns, mean, std)
         """Its digest."""
         self._stamp = _stamp(path)
+        self._again = -math.inf
+        """When it may be read again, by the monotonic clock: events that no file has may come fast."""
         self._read()
 
     def _read(self, *, growing: bool = False) -> None:
@@ -214,16 +221,20 @@ class TableFeatures:
 
     def _changed(self) -> bool:
         """Reads the file again if it has changed; one that cannot be read now, perhaps half written, is as it was."""
+        if time.monotonic() < self._again:
+            return False
         try:
             stamp = _stamp(self._path)
             if stamp == self._stamp:
                 return False
             self._stamp = stamp
             self._read(growing=True)
+            found = True
         except (DataError, ConfigError) as error:
             _log.warning("%s; going on with what it had before", error)
-            return False
-        return True
+            found = False
+        self._again = time.monotonic() + LOOK_AGAIN
+        return found
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -241,9 +252,12 @@ def _unfinished(path: Path) -> bool:
     """Whether a text file's last line has no end yet: someone may be writing it."""
     if not path.name.lower().endswith(".csv"):
         return False
-    with path.open("rb") as file:
-        file.seek(-1, 2)
-        return file.read(1) not in (b"\n", b"\r")
+    try:
+        with path.open("rb") as file:
+            file.seek(-1, 2)
+            return file.read(1) not in (b"\n", b"\r")
+    except OSError as error:  # it was there a moment ago
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
 def _events(reader: Reader, column: str) -> tuple[list[bytes], dict[bytes, int]]:
