@@ -31,6 +31,35 @@ def test_the_curve_is_the_mean_of_the_last_rounds(data, every, window, seed):
     assert tracker.accumulated_error == errors.mean()
 
 
+@settings(max_examples=50, deadline=None)
+@given(data=st.data(), every=st.integers(1, 7), most=st.integers(2, 9), seed=st.integers(0, 99))
+def test_a_long_curve_loses_every_second_point_and_goes_on_twice_as_coarse(data, every, most, seed):
+    """Whatever the chunks and the checkpoints between them; its points are points of the whole curve."""
+    errors = np.random.default_rng(seed).random(200) < 0.3
+    cuts = sorted(data.draw(st.lists(st.integers(0, 200), max_size=5)))
+    tracker, whole = metrics.Prequential(every), metrics.Prequential(every)
+    whole.push(errors)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics, "MOST_POINTS", most)
+        for a, b in zip([0, *cuts], [*cuts, 200], strict=True):
+            tracker.push(errors[a:b])
+            arrays, values = tracker.state()
+            tracker = metrics.Prequential(every)
+            tracker.restore(arrays, values)
+    kept, apart = [], every
+    for t in range(every, 201, every):
+        if t % apart == 0:
+            kept.append(t)
+        if len(kept) == most:
+            kept, apart = [each for i, each in enumerate(kept) if i % 2], 2 * apart
+    curve, full = tracker.curve(), whole.curve()
+    assert curve.rounds.tolist() == sorted({*kept, 200})
+    assert len(curve.rounds) <= most
+    at = np.searchsorted(full.rounds, curve.rounds)
+    for column, same in zip(curve, full, strict=True):
+        np.testing.assert_array_equal(column, same[at])
+
+
 def test_before_the_first_round_there_is_no_rate():
     tracker = metrics.Prequential(10)
     assert np.isnan(tracker.run_time_error)

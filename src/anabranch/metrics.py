@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 RUN_TIME_WINDOW = 20_000
 """The run-time error rate is the mean of so many last rounds (the paper's Section 5.1)."""
 
+MOST_POINTS = 100_000
+"""Where a curve gets so many points, every second one goes, and they lie twice as far apart from then on."""
+
 
 class Curve(NamedTuple):
     """The error as the run went on; row ``i`` is what was known after ``rounds[i]`` rounds."""
@@ -26,7 +29,7 @@ class Prequential:
     """Takes the 0/1 errors in order and keeps the rates; its memory does not grow with the rounds.
 
     Args:
-        report_every: a point of the curve after every so many rounds, and one at the end.
+        report_every: a point of the curve after every so many rounds, and one at the end; see `MOST_POINTS`.
 
     >>> errors = Prequential(report_every=2)
     >>> errors.push(np.array([1, 0, 0, 0, 1]))
@@ -40,18 +43,21 @@ class Prequential:
         self.errors = 0
         self._recent = np.zeros(0, np.uint8)
         self._points: list[tuple[int, float, float]] = []
+        self._apart = report_every
 
     def push(self, errors: NDArray[Any]) -> None:
         """The 0/1 errors (n,) of the next rounds."""
         seen = np.concatenate([self._recent, errors.astype(np.uint8)])
         sums = np.concatenate([[0], np.cumsum(seen, dtype=np.int64)])
         before = self.rounds - len(self._recent)  # the round at which `seen` starts
-        first = (self.rounds // self.report_every + 1) * self.report_every
-        for t in range(first, self.rounds + len(errors) + 1, self.report_every):
+        t = self.rounds
+        while (t := (t // self._apart + 1) * self._apart) <= self.rounds + len(errors):
             end = t - before
             start = max(0, end - RUN_TIME_WINDOW)
             total = self.errors + sums[end] - sums[len(self._recent)]
             self._points.append((t, (sums[end] - sums[start]) / (end - start), total / t))
+            if len(self._points) == MOST_POINTS:
+                self._points, self._apart = self._points[1::2], 2 * self._apart
         self.rounds += len(errors)
         self.errors += int(errors.sum())
         self._recent = seen[-RUN_TIME_WINDOW:]
@@ -77,10 +83,11 @@ class Prequential:
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and JSON values to go on from."""
         points = np.array(self._points, np.float64).reshape(-1, 3)
-        return {"recent": self._recent, "points": points}, {"rounds": self.rounds, "errors": self.errors}
+        values = {"rounds": self.rounds, "errors": self.errors, "apart": self._apart}
+        return {"recent": self._recent, "points": points}, values
 
     def restore(self, arrays: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         """The inverse of `state`."""
         self._recent = arrays["recent"].copy()
         self._points = [(int(t), run_time, accumulated) for t, run_time, accumulated in arrays["points"].tolist()]
-        self.rounds, self.errors = values["rounds"], values["errors"]
+        self.rounds, self.errors, self._apart = values["rounds"], values["errors"], values["apart"]
