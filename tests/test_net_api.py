@@ -18,6 +18,7 @@ import anabranch as ab
 from anabranch.errors import CheckpointError, RefusedError
 from anabranch.layers import MLP
 from anabranch.net import Client, Credentials, Expected, Last, LocalBroker, Round, Server, Skip, Step, event_name
+from anabranch.net.running import seconds
 
 ROUNDS = 40
 SECONDS = 30.0
@@ -297,6 +298,13 @@ def test_metrics_are_there_while_a_party_takes_part(tmp_path: Path) -> None:
         await asyncio.wait(others)
 
     run(main, tmp_path)
+
+
+def test_a_number_of_seconds_may_be_zero_or_not() -> None:
+    assert seconds("coalesce", 0) == 0.0
+    assert seconds("deadline", 0.5, zero=False) == 0.5
+    with pytest.raises(ab.ConfigError, match="deadline is 0, but it is a number of seconds above 0"):
+        seconds("deadline", 0, zero=False)
 
 
 def test_arguments_are_checked_before_anything_is_sent(tmp_path: Path) -> None:

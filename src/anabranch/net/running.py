@@ -176,12 +176,14 @@ def rule_of(
     return rule, Rate(float(learning_rate), float(power))
 
 
-def seconds(name: str, value: float) -> float:
-    """The value, where it is a number of seconds.
+def seconds(name: str, value: float, *, zero: bool = True) -> float:
+    """The value, where it is a number of seconds, and above 0 unless that may be too.
 
     Raises:
         ConfigError: where it is not.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 86400:
         raise ConfigError(f"{name} is {value!r}, but it is a number of seconds, at most a day")
+    if not (value or zero):
+        raise ConfigError(f"{name} is {value!r}, but it is a number of seconds above 0, at most a day")
     return float(value)
