@@ -19,6 +19,8 @@ from anabranch.protocol.messages import Message
 
 RETRY = 0.5
 """Seconds between two attempts to connect for the first time."""
+FLUSH = 5
+"""Seconds in which a broker has to have taken the subscriptions."""
 
 
 class Counted(NamedTuple):
@@ -77,14 +79,7 @@ class Link:
         told, refused = "", False
         while self._nats is None:
             try:
-                self._nats = await connect(
-                    self.credentials,
-                    reconnected_cb=self._reconnected,
-                    disconnected_cb=self._disconnected,
-                    closed_cb=self._closed,
-                    error_cb=self._error,
-                    pending_size=64 * 2**20,
-                )
+                self._nats = await self._subscribed()
             except ConnectError as error:
                 # One that is killed just then may look like one that refuses: it has to do so twice.
                 if not error.temporary and refused:
@@ -94,15 +89,40 @@ class Link:
                     told = str(error)
                     self._lost(told)
                 await asyncio.sleep(RETRY)
+
+    async def _subscribed(self) -> Client:
+        """A connection whose broker has taken the subscriptions."""
+        client = await connect(
+            self.credentials,
+            reconnected_cb=self._reconnected,
+            disconnected_cb=self._disconnected,
+            closed_cb=self._closed,
+            error_cb=self._error,
+            pending_size=64 * 2**20,
+        )
         if self.credentials.index:
             subjects = [f"{self._subject}.down.{self.credentials.index}", f"{self._subject}.query"]
         else:
             subjects = [f"{self._subject}.up.*"]
-        for subject in subjects:
-            await self._nats.subscribe(
-                subject, cb=self._arrived, pending_msgs_limit=2**20, pending_bytes_limit=256 * 2**20
+        try:
+            for subject in subjects:
+                await client.subscribe(
+                    subject, cb=self._arrived, pending_msgs_limit=2**20, pending_bytes_limit=256 * 2**20
+                )
+            await client.flush(FLUSH)
+            if client.is_closed:  # for good, and `_closed` did not know it yet
+                raise errors.ConnectionClosedError
+        except BaseException as error:
+            await disconnect(client)
+            if not isinstance(error, errors.Error | OSError):
+                raise
+            lost = ConnectError(
+                f"the broker at {self.credentials.address} was lost before it had taken the subscriptions "
+                f"({str(error) or type(error).__name__})"
             )
-        await self._nats.flush()
+            lost.temporary = True
+            raise lost from error
+        return client
 
     async def send(self, message: Message, client: int | None = None) -> None:
         """Sends a message: the server to one client or to all (None), a client to the server.
@@ -120,9 +140,6 @@ class Link:
             subject = f"{self._subject}.up.{own}"
         else:
             subject = f"{self._subject}.query" if client is None else f"{self._subject}.down.{client}"
-        counted = Counted("out", type(message).__name__, own or client or 0)
-        self.bytes[counted] += len(raw)
-        self.messages[counted] += 1
         try:
             await self._nats.publish(subject, raw)
         except errors.MaxPayloadError:
@@ -132,10 +149,14 @@ class Link:
             ) from None
         except (errors.Error, OSError) as error:
             self._lost(f"a message was lost: {error}")
+        else:
+            self._count(Counted("out", type(message).__name__, own or client or 0), len(raw))
 
     def count(self, kind: str, client: int, size: int) -> None:
         """Counts a message that arrived."""
-        counted = Counted("in", kind, client)
+        self._count(Counted("in", kind, client), size)
+
+    def _count(self, counted: Counted, size: int) -> None:
         self.bytes[counted] += size
         self.messages[counted] += 1
 
@@ -173,6 +194,10 @@ class Link:
             await self._reconnected()
         except (ConfigError, ConnectError) as error:
             self._failed(error)
+        except Exception as error:  # else nobody would hear of it
+            wrong = ConnectError(f"the connection to the broker cannot be made again: {error!r}")
+            wrong.__cause__ = error
+            self._failed(wrong)
 
     async def _error(self, error: Exception) -> None:
         self._lost(str(error) or type(error).__name__)
