@@ -49,7 +49,7 @@ def seeds() -> list[m.Message]:
         *(m.Embeddings(1, 4, 3, (5,), flags, each) for each in values),
         m.Unknown(1, (5, 6)),
         *(m.Derivatives(1, 4, (5,), (4,), (b"5",), each) for each in values),
-        m.Void(1, (5,)),
+        m.Void(1, (5,), (b"e",)),
         m.Recall(1, 3, (b"3", b"4")),
         m.Bye(1, "it has all its derivatives"),
         m.End(1, 7, 5, "the stream has ended"),

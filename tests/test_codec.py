@@ -175,7 +175,7 @@ def test_each_error_says_what_is_wrong():
         array[:-9] + b"\x09" + array[-8:]: "unknown dtype 9",
         array[:-8] + b"\x04" + array[-7:]: "4 axes, but 3 are the most",
         encode(m.Bye(1, "ab"))[:-2] + b"\xff\xfe": "not UTF-8",
-        encode(m.Void(1, ()))[:-4] + b"\xff\xff\xff\xff": "a sequence of 4294967295 elements does not fit",
+        encode(m.Void(1, (), ()))[:-4] + b"\xff\xff\xff\xff": "a sequence of 4294967295 elements does not fit",
         encode(m.Query(1, 0, (), None))[:-5] + b"\1\0\0\0\x21" + bytes(34): "33 bytes, but 32 are the most",
         encode(m.Query(1, 0, (), np.ones(1, bool))).replace(b"\1\0\1\1\0", b"\1\1\1\1\0"): "ends after",
     }.items():
@@ -199,7 +199,7 @@ def test_a_long_text_is_cut_between_letters():
 @pytest.mark.parametrize(
     "raw",
     [
-        encode(m.Void(1, ()))[:-4] + b"\xff\xff\xff\x7f",
+        encode(m.Void(1, (), ()))[:-4] + b"\xff\xff\xff\x7f",
         encode(m.Query(1, 0, (), None))[:-5] + b"\xff\xff\xff\x7f\0",
         encode(m.Happened(0, 0, b"", np.ones((), np.float64)))[:-9] + b"\3" + b"\xff" * 12,
         encode(m.Happened(0, 0, b"", np.ones((), np.float64)))[:-9] + b"\3" + bytes(4) + b"\xff" * 8,
@@ -223,4 +223,4 @@ def test_equal_messages_are_equal_to_the_bit():
     assert zero == zero
     assert zero != minus
     assert zero != m.Happened(1, 2, b"e", np.array([0.0], np.float64))
-    assert m.Void(1, (2,)) != m.Unknown(1, (2,))
+    assert m.Unknown(1, (2,)) != m.Void(1, (2,), ())

@@ -250,3 +250,24 @@ def test_a_checkpoint_of_other_widths_or_other_features_is_refused():
         server.restore(*Setting().server().state())
     with pytest.raises(ValueError, match="the schema of the features is schema 1 there and schema 2 here"):
         Setting().client(2).restore(*Setting().client(1).state())
+
+
+def test_derivatives_that_can_never_be_used_are_no_storm_of_hellos():
+    client = Setting().client(1)
+    for expected in (1, 0, 0):  # the carrier says hello again after a while
+        if not client.joined:
+            hello = hello_of(client)
+            client.receive([m.Welcome(hello.session, 1, client.terms, 5, "", 1)])
+        lost = m.Derivatives(client._session, -1, (0,), (-1,), (b"gone",), np.ones((1, 5), np.float32))
+        actions = client.receive([lost])
+        assert [each.what for each in actions if isinstance(each, Note)] == ["gap"]
+        assert len(sent(actions, m.Hello)) == expected
+        assert not client.joined
+
+
+def test_rounds_end_with_the_numbers():
+    server = joined(Setting())
+    server.compute.rounds = m.LAST
+    assert (server.room, server.full) == (1, False)
+    server.open([b"last"], [0], 0.0)
+    assert (server.room, server.full) == (0, True)

@@ -13,6 +13,7 @@ import pytest
 
 import anabranch as ab
 from anabranch.protocol import messages as m
+from anabranch.protocol import server as conversation
 from anabranch.protocol.actions import Note, Played, Send, Stop
 from anabranch.protocol.memory import InMemory
 from anabranch.protocol.missing import HOW, Wait, Zero
@@ -206,11 +207,13 @@ def test_an_event_that_two_clients_tell_of_is_one_round():
     (played,) = [each for each in actions if isinstance(each, Played)]
     assert played.records[0].activated.tolist() == [True, False, True, False]
     assert {each.client for each in actions if isinstance(each, Send)} == {1, 3}
-    (late,) = server.receive(4, told(server, 4, b"a"), 1.5)
+    late, forget = server.receive(4, told(server, 4, b"a"), 1.5)
     assert (late.what, late.client) == ("late", 4)
+    assert (forget.message.events, forget.client) == ((b"a",), 4)
     assert server.arrived(2.0) == [b"b"]
-    (note,) = server.discard(b"b")
+    note, forget = server.discard(b"b")
     assert note.what == "event dropped"
+    assert (forget.message.events, forget.client) == ((b"b",), 2)
     assert server.arrived(2.0) == []
 
 
@@ -251,6 +254,32 @@ def test_an_event_told_is_not_unknown_and_is_not_answered_twice():
     assert note.what == "late"
 
 
+def test_a_client_forgets_an_event_whose_round_went_without_it():
+    setting = Setting(rounds=10)
+    server, client = setting.server(), setting.client(1)
+    client.receive(sent(server.receive(1, hello_of(client), 0.0), m.Welcome))
+    client.happened(name(0))
+    assert client.told == 1
+    assert client.receive([m.Void(client._session, (), (name(0),))]) == []
+    assert client.told == 0
+    assert client.state()[1]["happened"] == []
+
+
+def test_an_event_that_never_has_a_round_is_forgotten_at_last(monkeypatch):
+    monkeypatch.setattr(conversation, "REMEMBERED", 3)
+    server = joined(Setting())
+    assert server.receive(1, told(server, 1, b"never"), 0.0) == []
+    assert server.arrived(1e9) == []
+    gone = []
+    for t in range(5):
+        server.open([name(t)], [0], 0.0)
+        for client in range(1, 5):
+            rounds, values = (t,), np.ones((1, 5), np.float32)
+            applied = server.seats[client - 1].before
+            gone += sent(server.receive(client, answer(server, client, rounds, values, applied), 0.0), m.Void)
+    assert [each.events for each in gone] == [(b"never",)]
+
+
 @pytest.mark.parametrize("in_flight", [1, 8])
 @pytest.mark.parametrize("seed", range(3))
 def test_every_event_told_of_is_one_round_whoever_dies(seed, in_flight):
@@ -268,7 +297,10 @@ def test_every_event_told_of_is_one_round_whoever_dies(seed, in_flight):
 
 
 class ToldSetting(Setting):
-    """Clients are activated by what they tell of, and by nothing else."""
+    """Clients are activated by what they tell of, and by nothing else; rounds begin with it."""
+
+    def server(self, epoch=1, **options):
+        return super().server(epoch, coalesce=0.0, **options)
 
     def decide(self, client):
         return lambda t, x: False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,9 @@ from anabranch.protocol import messages as m
 from anabranch.protocol import server as conversation
 from anabranch.protocol.actions import Note, Send
 from anabranch.protocol.codec import decode, encode
+from anabranch.protocol.missing import Zero
 from anabranch.protocol.server import ServerConversation
+from conversations import hello_of
 from federations import EQUAL, Setting, name
 
 WIDTH = EQUAL[0][1]
@@ -20,7 +24,7 @@ MANY = 50_000
 @pytest.fixture
 def server() -> ServerConversation:
     """One that all clients have joined, with a round open."""
-    made = Setting(rounds=10).server()
+    made = Setting(rounds=10).server(coalesce=0.0)
     for seat in made.seats:
         seat.session, seat.present = 7, True
     made.open([name(0)], [0], 0.0)
@@ -44,7 +48,7 @@ def test_a_message_of_very_many_rounds_leads_to_one_note(server):
         ("late", MANY, 1),
     ]
     sent = [each.message for each in notes if isinstance(each, Send)]
-    assert sent == [m.Void(7, (-1,))]
+    assert sent == [m.Void(7, (-1,), ())]
 
 
 def test_stale_answers_lead_to_one_question(server):
@@ -72,8 +76,66 @@ def test_events_told_of_in_a_flood_are_forgotten(server, monkeypatch):
     for t in range(25):
         notes += server.receive(1, m.Happened(7, m.NONE, b"%d!" % t, np.zeros(WIDTH, np.float32)), 0.0)
     assert server.arrived(1.0) == [b"%d!" % t for t in range(15, 25)]
-    assert [each.what for each in notes] == ["event dropped"] * 15
-    assert not any("!" in each.text for each in notes), "no name of an event"
+    said = [each for each in notes if isinstance(each, Note)]
+    assert [each.what for each in said] == ["event dropped"] * 15
+    assert not any("!" in each.text for each in said), "no name of an event"
+    told = [each.message.events for each in notes if isinstance(each, Send)]
+    assert told == [(b"%d!" % t,) for t in range(15)], "the client forgets them too"
+
+
+@pytest.mark.parametrize("value", [3e38, -2e6, np.inf, np.nan])
+def test_an_embedding_beyond_all_measure_is_not_used(server, value):
+    bad = answer((0,))
+    bad.values.setflags(write=True)
+    bad.values[0, 1] = value
+    (note,) = [each for each in server.receive(1, bad, 0.0) if isinstance(each, Note)]
+    assert note.what == "unusable"
+    assert server.lacking() == [1, 2, 3, 4]
+
+
+def test_a_client_that_says_hello_again_and_again_holds_nobody_up():
+    setting = Setting(rounds=10, missing=(Zero(),) * 4)
+    server = setting.server(deadline=1.0)
+    for seat in server.seats:
+        seat.session, seat.present = 7, True
+    server.open([name(0)], [0], 0.0)
+    for client in (2, 3):
+        server.receive(client, answer((0,)), 0.0)
+    hello = hello_of(setting.client(1))
+    for i in range(4):
+        now = 0.9 * (i + 1)
+        server.receive(1, dataclasses.replace(hello, session=100 + i), now)
+        server.tick(now)
+    assert server.rounds == 1
+
+
+def test_what_a_client_saves_in_no_checkpoint_is_not_kept_without_end(server, monkeypatch):
+    monkeypatch.setattr("anabranch.protocol.seat.KEPT", 3 * WIDTH)
+    for t in range(5):
+        for client in range(1, 5):
+            actions = server.receive(client, answer((t,), server.seats[client - 1].before), 0.0)
+        if server.rounds == t:
+            break
+        server.open([name(t + 1)], [0], 0.0)
+    assert server.rounds == 3
+    assert [len(seat.outbox) for seat in server.seats] == [3] * 4
+    assert "no more are kept for it" in next(each for each in actions if isinstance(each, Note)).text
+
+
+def test_derivatives_are_sent_again_in_pieces_and_not_at_every_answer(server, monkeypatch):
+    monkeypatch.setattr(conversation, "PIECE", 2 * 4 * WIDTH)
+    for t in range(5):
+        for client in range(1, 5):
+            server.receive(client, answer((t,), server.seats[client - 1].before), 0.0)
+        server.open([name(t + 1)], [0], 0.0)
+
+    def again(now: float) -> list[m.Rounds]:
+        actions = server.receive(1, answer((5,)), now)
+        return [each.message.rounds for each in actions if isinstance(each, Send) and hasattr(each.message, "values")]
+
+    assert again(0.0) == [(0, 1), (2, 3), (4,)]
+    assert again(0.5) == []
+    assert again(1.5) == [(0, 1), (2, 3), (4,)]
 
 
 def test_a_query_has_one_form_only():

@@ -5,6 +5,7 @@ They are the same parties that ``anabranch server`` and ``anabranch client`` run
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
@@ -131,6 +132,11 @@ class Server(Running[Round]):
         rule, rate = rule_of(model, update, learning_rate, learning_rate_power, wire_dtype)
         classes = output_width(model, sum(each.width for each in clients), "server", "elements of all embeddings")
         self._samples = labels_of(labels, classes)
+        if self._samples.told and rule.update.rows is not None:
+            raise ConfigError(
+                "labels is a function, so rounds begin with what clients tell of, which SLR cannot: its window of "
+                "samples is that of the server's order. Give the events with their labels, or use another update"
+            )
         self._stack.enter_context(locked(self._folder))
         try:
             party = make_server(
@@ -148,7 +154,7 @@ class Server(Running[Round]):
                     durable=durable,
                 ),
                 choose=chooser(activation, whole("seed", seed, 0, SEEDS - 1), len(clients)),
-                coalesce=seconds("coalesce", coalesce),
+                coalesce=seconds("coalesce", coalesce) if self._samples.told else math.inf,
                 kind=_TellingServer,
             )
         except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -160,7 +161,7 @@ def make_server(
     *,
     choose: Callable[[int, int], NDArray[np.bool_]] | None = None,
     report_every: int = 1000,
-    coalesce: float = 0.0,
+    coalesce: float = math.inf,
     kind: type[ServerParty] = ServerParty,
 ) -> ServerParty:
     """A server, its programs compiled.
@@ -176,7 +177,8 @@ def make_server(
         pace: deadlines and so on; its ``missing`` is not looked at.
         choose: who is activated in so many rounds from a first one on, (n, M), where the server decides that.
         report_every: rounds between two points of its curve.
-        coalesce: seconds for which an event that a client tells of waits for the others that it touched too.
+        coalesce: seconds for which an event that a client tells of waits for the others that it touched too, before a
+            round begins with it; where it is infinite, rounds begin with the server's samples alone.
         kind: of party.
 
     Raises:

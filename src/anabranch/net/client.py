@@ -18,6 +18,8 @@ from anabranch.protocol.client import ClientConversation
 from anabranch.store import checkpoint
 
 STATE = "checkpoints"
+AHEAD = 5000
+"""So many events that the client has told of may wait for their rounds before it listens for more."""
 HELLO_EVERY = 1.0
 """Seconds after which a client that was not answered says hello again."""
 
@@ -49,6 +51,7 @@ class ClientParty(Engine):
         self.conversation = conversation
         self._events, self._every = events, checkpoint_every
         self._listening: asyncio.Task[None] | None = None
+        self._turned = asyncio.Event()
         self._hello_again = 0.0
         self._kept: list[int] = [m.NONE]
         """The last rounds in the checkpoints that are kept, the older first."""
@@ -78,7 +81,11 @@ class ClientParty(Engine):
 
     async def _listen(self, events: AsyncIterator[bytes]) -> None:
         async for event in events:
+            while self.conversation.told >= AHEAD:  # until rounds are over
+                self._turned.clear()
+                await self._turned.wait()
             await self._do(self.conversation.happened(event))
+            await asyncio.sleep(0)  # a source that never waits would leave no time for anything else
 
     def _heard(self, task: asyncio.Task[None]) -> None:
         """The source of events has come to its end, or failed."""
@@ -87,6 +94,7 @@ class ClientParty(Engine):
             self._wake.set()
 
     async def _turn(self) -> None:
+        self._turned.set()
         talk = self.conversation
         if self._lost_something:
             self._lost_something = False

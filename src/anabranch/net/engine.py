@@ -25,6 +25,8 @@ from anabranch.store import checkpoint
 
 WELCOME = {"joined", "left"}
 """Notes of what is well."""
+INBOX = 256 * 2**20
+"""Bytes of messages that wait to be read."""
 OFTEN = 5
 """So many of these are logged before those that follow soon wait."""
 QUIET = {"late", "twice", "old session", "stale"}
@@ -52,6 +54,7 @@ class Engine(ABC):
         self._log = _PartyLog(logging.getLogger(f"anabranch.{name}"), name, self._rounds)
         self._repeats = Repeats(self._say)
         self._inbox: deque[tuple[int, bytes]] = deque()
+        self._inbox_bytes = 0
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._armed = math.inf
@@ -210,6 +213,7 @@ class Engine(ABC):
         found = []
         while self._inbox:
             client, raw = self._inbox.popleft()
+            self._inbox_bytes -= len(raw)
             try:
                 message = decode(raw)
             except MessageError as error:
@@ -256,7 +260,14 @@ class Engine(ABC):
             text = f"a message came from client {client}, and there is no such client"
             self._repeats.tell("stranger", logging.WARNING, text, time.monotonic())
             return
+        if self._inbox_bytes + len(raw) > INBOX:  # what is lost is asked for again
+            self.notes["flood", client or None] += 1
+            text = f"client {client}: its messages" if client else "the server's messages"
+            text += f" come faster than they are read: {INBOX:,} bytes wait, and what follows is dropped"
+            self._repeats.tell("flood", logging.WARNING, self._named(text, client), time.monotonic())
+            return
         self._inbox.append((client, raw))
+        self._inbox_bytes += len(raw)
         self._wake.set()
 
     def _came_back(self) -> None:

@@ -21,6 +21,9 @@ LabelOf: TypeAlias = Callable[[bytes], int | None]
 class Labels:
     """What the sources of labels have in common."""
 
+    told = False
+    """Whether rounds begin with the events that clients tell of."""
+
     def __init__(self, classes: int) -> None:
         self._classes = classes
         self._over = False
@@ -105,6 +108,8 @@ class _Streamed(Labels):
 
 class _Told(Labels):
     """From a function, for the events that clients tell of."""
+
+    told = True
 
     def __init__(self, label: LabelOf, classes: int) -> None:
         super().__init__(classes)

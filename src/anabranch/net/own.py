@@ -59,7 +59,7 @@ def server_party(file: ServerFile, credentials: Credentials, folder: Path) -> Se
     return make_server(
         _rule(file),
         _top(file),
-        [Expected(each.embedding, each.schema_, policy(each.missing)) for each in clients],
+        [Expected(each.embedding, each.schema_, policy(each.missing), each.largest) for each in clients],
         samples,
         Rate(file.learning_rate, file.learning_rate_power),
         credentials,

@@ -32,6 +32,7 @@ from anabranch.config import (
 from anabranch.errors import ConfigError, nearest
 from anabranch.net.assemble import Pace
 from anabranch.protocol.missing import policy
+from anabranch.protocol.seat import LARGEST
 
 PATHS = (("connection",), ("folder",), ("run",), ("labels", "path"), ("features", "path"))
 """The settings that name a file or a folder, relative to the party's file."""
@@ -174,6 +175,9 @@ class ExpectedClient(Section):
     name: Text = Field(description="the client's name, as in connection.toml")
     embedding: int = Field(ge=1, description="a whole number of 1 or more: the elements of its embedding")
     missing: PolicyText = Field(default="wait", description=_MISSING)
+    largest: float = Field(
+        default=LARGEST, gt=0, description="a number above 0: no element of its embeddings may be larger"
+    )
     schema_: str = Field(
         default="", alias="schema", description="the digest that the client says at its start, or an empty text"
     )

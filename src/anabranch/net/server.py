@@ -209,10 +209,11 @@ class ServerParty(Engine):
                 self._wake.set()
                 await asyncio.sleep(0)
                 break
-        if samples.over:
-            if talk.opened == talk.rounds and not talk.ended and not talk.arrived(math.inf):
+        if samples.over or talk.full:
+            if talk.opened == talk.rounds and not talk.ended and not (talk.waiting and not talk.full):
                 self._deadline = now + LAST_ANSWERS
-                await self._do(talk.end("the stream has ended", now))
+                why = f"no round can follow: {talk.rounds:,} is the most" if talk.full else "the stream has ended"
+                await self._do(talk.end(why, now))
         elif talk.room and not absent and self._more is None:
             self._more = asyncio.ensure_future(samples.more())
             self._more.add_done_callback(self._have_more)

@@ -6,6 +6,7 @@ round in which an event has activated it. When the derivative comes it pushes 0 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -27,8 +28,6 @@ OTHERS, LATELY = 8, 1000
 """So many signs of another process in so many rounds are no messages that came late."""
 REMEMBERED = 10_000
 """So many of the last events that were answered, or told of, are remembered."""
-LAST = 2**31 - 2
-"""No round has a greater number."""
 
 
 class _Kept(NamedTuple):
@@ -85,11 +84,13 @@ class ClientConversation:
         """Rounds that it stepped in, and rounds that it answered, since this process began."""
         self._look, self._decide, self._draw = look, decide, session
         self._session = 0
-        self._sessions: set[int] = set()
-        """All that it drew."""
+        self._sessions: deque[int] = deque(maxlen=1000)
+        """The last that it drew."""
         self._others: dict[int, int] = {}
         """The sessions that were a sign of another process, and the round until then."""
         self._epoch: int | None = None
+        self._gap_at: int | None = None
+        """The last round in the parameters when something was lacking."""
         self._kept: dict[int, _Kept] = {}
         self._events: dict[int, bytes] = {}
         """Of the rounds that SLR's window of samples may still lack."""
@@ -102,10 +103,15 @@ class ClientConversation:
         self._answered: dict[bytes, None] = {}
         """The last events that it was asked for."""
 
+    @property
+    def told(self) -> int:
+        """How many of its own events wait for their rounds."""
+        return len(self._told)
+
     def hello(self) -> list[Action]:
         """Begins a session: at the start, and whenever the connection may have lost something."""
         self._session, self.joined = self._draw(), False
-        self._sessions.add(self._session)
+        self._sessions.append(self._session)
         self._told.clear()
         width = self.compute.width
         return [Send(m.Hello(self._session, self.terms, self.client, width, self.schema, self.applied))]
@@ -118,13 +124,15 @@ class ClientConversation:
             return [Note("late", "an event has happened here after the server had asked for it")]
         self._happened[event] = {}
         if len(self._happened) > REMEMBERED:
-            self._told.discard(oldest := next(iter(self._happened)))
-            del self._happened[oldest]
+            self._forget(next(iter(self._happened)))
+            return [Note("event dropped", f"more than {REMEMBERED:,} events wait here"), *self._tell(event)]
         return self._tell(event)
 
     def _tell(self, event: bytes) -> list[Action]:
         x = self._look(event)
-        if not self.joined or event in self._told or x is None or self.compute.rule.update.rows is not None:
+        if x is None:
+            return [Note("unknown", "an event has happened here before its features were there; it is told of later")]
+        if not self.joined or event in self._told or self.compute.rule.update.rows is not None:
             return []
         embedding, pending = self.compute.encode(np.zeros(1, np.int32), x[None])
         self._happened[event][self.applied] = pending[0]
@@ -290,19 +298,23 @@ class ClientConversation:
 
     def _check_query(self, query: m.Query) -> str:
         n = len(query.events)
-        if not 0 <= query.first <= LAST - n:
+        if not 0 <= query.first <= m.LAST + 1 - n:
             return f"its first round is {query.first}"
         if query.activated is not None and query.activated.shape != (n, self.terms.clients):
             return f"it says for {list(query.activated.shape)} who is activated, not for {[n, self.terms.clients]}"
         return ""
 
-    def _gap(self, text: str) -> list[Action]:
-        return [Note("gap", text), *self.hello()]
+    def _gap(self, text: str, what: str = "gap") -> list[Action]:
+        """Begins a session again, so that what is lacking comes; where that has not helped, its carrier waits first."""
+        again, self._gap_at = self._gap_at == self.applied, self.applied
+        if again:
+            self.joined = False
+        return [Note(what, text), *([] if again else self.hello())]
 
     def _derivatives(self, message: m.Derivatives) -> list[Action]:
         problem = self._check(message)
         if problem:
-            return [Note("unusable", f"the server sent derivatives that cannot be used: {problem}"), *self.hello()]
+            return self._gap(f"the server sent derivatives that cannot be used: {problem}", "unusable")
         new = [i for i, t in enumerate(message.rounds) if t > self.applied]
         before = message.before if new and new[0] == 0 else (message.rounds[new[0] - 1] if new else self.applied)
         if before != self.applied:
@@ -360,7 +372,7 @@ class ClientConversation:
         rounds, values = message.rounds, message.values
         rows = self.compute.rule.update.rows
         shape = (len(rounds), self.compute.width) if rows is None else (len(rounds), rows, self.compute.width)
-        in_order = bool(rounds) and list(rounds) == sorted({*rounds}) and rounds[0] >= 0 and rounds[-1] <= LAST
+        in_order = bool(rounds) and list(rounds) == sorted({*rounds}) and rounds[0] >= 0 and rounds[-1] <= m.LAST
         if not in_order or len(message.applied) != len(rounds):
             return f"its rounds are {rounds[:5]}"
         if message.events and len(message.events) != len(rounds):
@@ -374,6 +386,8 @@ class ClientConversation:
             kept = self._kept.pop(t, None)
             if kept is not None:
                 self._forget(kept.event)
+        for event in message.events:
+            self._forget(event)
         return []
 
     def _end(self, message: m.End) -> list[Action]:

@@ -227,7 +227,7 @@ FORMS: dict[type[m.Message], dict[str, _Form]] = {
         "events": _EVENTS,
         "values": _ARRAY,
     },
-    m.Void: {"session": _NONCE, "rounds": _ROUNDS},
+    m.Void: {"session": _NONCE, "rounds": _ROUNDS, "events": _EVENTS},
     m.Recall: {"session": _NONCE, "first": _ROUND, "events": _EVENTS},
     m.Bye: {"session": _NONCE, "reason": _TEXT},
     m.End: {"session": _NONCE, "rounds": _ROUND, "before": _ROUND, "reason": _TEXT},
@@ -266,8 +266,8 @@ def decode(raw: bytes) -> m.Message:
     Raises:
         MessageError: where they are none, or one of another version of the protocol.
 
-    >>> decode(encode(m.Void(session=3, rounds=(7, 8))))
-    Void(session=3, rounds=(7, 8))
+    >>> decode(encode(m.Bye(session=3, reason="done")))
+    Bye(session=3, reason='done')
     >>> decode(b"GET /")
     Traceback (most recent call last):
         ...

@@ -12,7 +12,7 @@ type            from → to         what it says
 `Embeddings`    client → server   here they are, and in which of the rounds an event has activated me
 `Unknown`       client → server   I have no features for the events of these rounds
 `Derivatives`   server → client   ``v_m`` of the rounds in which you were activated
-`Void`          server → client   nothing comes for these rounds: forget them
+`Void`          server → client   nothing comes for these rounds, and these events: forget them
 `Recall`        server → client   the events of the last rounds, so that a window of samples can be made again
 `Bye`           either            I leave
 `End`           server → client   the stream has ended, or training has
@@ -38,6 +38,8 @@ Events = tuple[bytes, ...]
 
 NONE = -1
 """In place of the number of a round: none yet."""
+LAST = 2**31 - 2
+"""No round has a greater number: the programs count in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,8 @@ class Derivatives(Message):
 class Void(Message):
     session: int
     rounds: Rounds
+    events: Events
+    """Those that the client has told of, and that its rounds went without, or will never be."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,6 +12,11 @@ from numpy.typing import NDArray
 
 from anabranch.protocol.messages import NONE, Derivatives
 from anabranch.protocol.missing import History, Policy, Wait
+
+LARGEST = 1e6
+"""What an element of an embedding may be. A loss is still finite there, in any dtype but float16."""
+KEPT = 2**26
+"""Elements of derivatives that are kept for a client; that is more than its checkpoints ever leave it."""
 
 
 class Sent(NamedTuple):
@@ -34,6 +40,8 @@ class Expected:
     """The digest of its features; empty where any will do."""
     missing: Policy = field(default_factory=Wait)
     """What stands in for its embedding where it does not answer in time."""
+    largest: float = LARGEST
+    """No element of its embeddings is larger, whatever its sign."""
 
 
 class Seat:
@@ -64,6 +72,8 @@ class Seat:
         """The derivatives of the rounds after that, in order."""
         self._rounds: list[int] = []
         """The keys of the outbox."""
+        self.sent_again = -math.inf
+        """When derivatives were last sent again since an answer lacked them."""
         self.max_delay = 0
         """The most steps between an embedding's parameters and those that its derivative was applied to."""
 
@@ -104,6 +114,11 @@ class Seat:
             events=tuple(each.event for each in sent) if again else (),
             values=np.stack([each.value for each in sent]),
         )
+
+    @property
+    def full(self) -> bool:
+        """Whether no more derivatives are kept for it."""
+        return len(self.outbox) * math.prod(self.shape) >= KEPT
 
     def stale(self, applied: int, t: int, in_flight: int) -> bool:
         """Whether parameters with the derivatives up to ``applied`` are too old for an embedding of round ``t``."""

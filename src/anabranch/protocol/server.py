@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from anabranch.protocol.missing import HOW, Stand, Wait
 from anabranch.protocol.seat import Expected, Seat
 from anabranch.protocol.terms import Terms, difference
 
+PIECE = 2**19
+"""Bytes, about, of the derivatives in a message that sends them again."""
 REMEMBERED = 10_000
 """So many events of the last rounds are remembered, so that one that comes late opens no second round."""
 
@@ -53,6 +56,10 @@ class _Open:
     """Whether its deadline has passed."""
     unknown: set[int] = field(default_factory=set)
     """Who has no features for the event, or sent something that cannot be used."""
+    begun: set[int] = field(default_factory=set)
+    """Who has said hello since it was opened: each gets time for that once."""
+    again: set[int] = field(default_factory=set)
+    """Who was asked again since a deadline passed, having answered with parameters that are too old."""
 
 
 @dataclass
@@ -60,6 +67,8 @@ class _Arrival:
     """An event that clients have told of, and that no round was opened for yet."""
 
     due: float
+    t: int
+    """How many rounds were opened when it came."""
     answers: dict[int, _Answer] = field(default_factory=dict)
 
 
@@ -72,7 +81,8 @@ class ServerConversation:
         compute: the server's parameters, moved on here and nowhere else.
         in_flight: how many rounds may be open at a time. With 1 the parameters are the simulator's to the bit.
         deadline: seconds after which a client that has not answered is replaced, or asked again.
-        coalesce: seconds for which an event that a client tells of waits for the others that it touched too.
+        coalesce: seconds for which an event that a client tells of waits for the others that it touched too, before a
+            round begins with it; where it is infinite, rounds begin with the server's own events alone.
         epoch: a number that no earlier server of this federation had.
 
     Raises:
@@ -87,7 +97,7 @@ class ServerConversation:
         *,
         in_flight: int = 1,
         deadline: float = 1.0,
-        coalesce: float = 0.0,
+        coalesce: float = math.inf,
         epoch: int,
     ) -> None:
         rows = compute.rule.update.rows
@@ -105,6 +115,8 @@ class ServerConversation:
         self._arrivals: dict[bytes, _Arrival] = {}
         self._recent: dict[bytes, int] = {}
         """The rounds of the last events, those that are open among them."""
+        self._played: deque[bytes] = deque(maxlen=0 if rows is None else REMEMBERED)
+        """Under SLR, the events of the last rounds, of which windows of samples are made again."""
         self._ended: str | None = None
         self._end_again = math.inf
         """When clients that have not left are told again that no round follows."""
@@ -128,7 +140,12 @@ class ServerConversation:
         """How many rounds may be opened now: none before every client whose policy is to wait has come."""
         if self._ended is not None or self.awaited():
             return 0
-        return self.in_flight - len(self._open)
+        return min(self.in_flight - len(self._open), m.LAST + 1 - self.opened)
+
+    @property
+    def full(self) -> bool:
+        """Whether no further round has a number."""
+        return self.opened > m.LAST
 
     def awaited(self) -> list[int]:
         """The clients that no round can do without, and that are not here."""
@@ -174,10 +191,23 @@ class ServerConversation:
         """The events that clients have told of and that wait for no other client any longer, the first one first."""
         return [event for event, arrival in self._arrivals.items() if arrival.due <= now]
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there are events that clients have told of, and that a round will begin with."""
+        return bool(self._arrivals) and math.isfinite(self._coalesce)
+
     def discard(self, event: bytes) -> list[Action]:
         """No round will be opened for an event that clients have told of."""
-        self._arrivals.pop(event, None)
-        return [Note("event dropped", "no label is known for an event that clients told of: it opens no round")]
+        return self._drop(event, "no label is known for an event that clients told of: it opens no round")
+
+    def _drop(self, event: bytes, why: str) -> list[Action]:
+        """Forgets an event that clients have told of, and has them forget it."""
+        arrival = self._arrivals.pop(event, None)
+        told = () if arrival is None else arrival.answers
+        return [Note("event dropped", why), *(self._void(client, events=(event,)) for client in told)]
+
+    def _void(self, client: int, rounds: m.Rounds = (), events: m.Events = ()) -> Send:
+        return Send(m.Void(self.seats[client - 1].session or 0, rounds, events), client)
 
     def due(self) -> float:
         """When `tick` or `arrived` has something to say next; an event that there is no `room` for has time."""
@@ -195,6 +225,7 @@ class ServerConversation:
         for each in self._open:
             if each.deadline <= now:
                 each.deadline, each.overdue = now + self._deadline, True
+                each.again.clear()
                 for client in range(1, len(self.seats) + 1):
                     if client not in each.answers:
                         late.setdefault(client, []).append(each)
@@ -267,16 +298,21 @@ class ServerConversation:
         for each in self._open:  # what it sent before may belong to parameters that are lost
             each.answers.pop(client, None)
             each.unknown.discard(client)
-            each.deadline = now + self._deadline
+            if client not in each.begun:
+                each.begun.add(client)
+                each.deadline = now + self._deadline
         for arrival in self._arrivals.values():
             arrival.answers.pop(client, None)
         welcome = m.Welcome(
             hello.session, self._epoch, self.terms, seat.expected.width, seat.expected.schema, self.rounds
         )
         actions: list[Action] = [Send(welcome, client), Note("joined", f"client {client} is here", client)]
-        if self._rows is not None and self.rounds:
-            known = sorted((t, event) for event, t in self._recent.items() if t < self.rounds)
-            actions.append(Send(m.Recall(hello.session, known[0][0], tuple(event for _, event in known)), client))
+        if self._rows is not None and self._played:
+            # Also those of the windows whose derivatives are sent again.
+            lacking = next(iter(seat.after(hello.applied)), self.rounds)
+            known = min(len(self._played), self.rounds - lacking + self._rows)
+            events = tuple(islice(self._played, len(self._played) - known, None))
+            actions.append(Send(m.Recall(hello.session, self.rounds - known, events), client))
         actions += self._send_again(client, seat, hello.applied)
         actions += self._ask(client, self._open)
         if self._ended is not None:
@@ -284,12 +320,15 @@ class ServerConversation:
         return actions
 
     def _embeddings(self, client: int, seat: Seat, message: m.Embeddings, now: float) -> list[Action]:
-        seat.forget(min(message.safe, message.applied, seat.before))
         problem = _check_values(message.values, message.rounds, message.activated, seat)
         if message.applied > seat.before:
             problem = f"its parameters have a derivative of round {message.applied:,}, which it was never sent"
         if problem:
             return self._unusable(client, message.rounds, problem, now)
+        seat.forget(min(message.safe, message.applied, seat.before))
+        if seat.full and message.activated.any():
+            text = f"{len(seat.outbox):,} of its derivatives are in no checkpoint of it: no more are kept for it"
+            return self._unusable(client, message.rounds, text, now)
         void: dict[int, None] = {}
         asked: dict[int, _Open] = {}
         odd: dict[str, list[int]] = {}  # one note for all rounds of a message, which may name very many
@@ -316,10 +355,16 @@ class ServerConversation:
         ]
         if asked:
             text = f"client {client} answered with parameters of round {message.applied:,}: a derivative was lost"
-            actions += [Note("stale", text, client), *self._send_again(client, seat, message.applied)]
-            actions += self._ask(client, asked.values())
+            actions.append(Note("stale", text, client))
+            if seat.sent_again + self._deadline <= now:  # else they are under way
+                seat.sent_again = now
+                actions += self._send_again(client, seat, message.applied)
+            anew = [each for each in asked.values() if client not in each.again]
+            for each in anew:
+                each.again.add(client)
+            actions += self._ask(client, anew)
         if void:
-            actions.append(Send(m.Void(message.session, tuple(void)), client))
+            actions.append(self._void(client, tuple(void)))
         return actions + self._play(now)
 
     def _unknown(self, client: int, seat: Seat, message: m.Unknown, now: float) -> list[Action]:
@@ -335,17 +380,17 @@ class ServerConversation:
         answer = _Answer(message.applied, True, message.embedding)
         t = self._recent.get(message.event)
         if t is None:
-            arrival = self._arrivals.setdefault(message.event, _Arrival(now + self._coalesce))
+            arrival = self._arrivals.setdefault(message.event, _Arrival(now + self._coalesce, self.opened))
             arrival.answers[client] = answer
             if len(self._arrivals) <= REMEMBERED:
                 return []
-            del self._arrivals[next(iter(self._arrivals))]
             text = (
                 f"more than {REMEMBERED:,} events that clients told of wait for their rounds: the oldest is forgotten"
             )
-            return [Note("event dropped", text, client)]
+            return self._drop(next(iter(self._arrivals)), text)
         if t < self.rounds:
-            return [Note("late", f"client {client} told of an event when its round {t:,} was over", client)]
+            note = Note("late", f"client {client} told of an event when its round {t:,} was over", client)
+            return [note] if t in seat.outbox else [note, self._void(client, events=(message.event,))]
         each = self._open[t - self.rounds]
         if client in each.answers:
             return []
@@ -394,7 +439,9 @@ class ServerConversation:
 
     def _send_again(self, client: int, seat: Seat, applied: int) -> list[Action]:
         lacking = seat.after(applied)
-        return [Send(seat.derivatives(lacking, again=True), client)] if lacking else []
+        size = max(1, PIECE // (math.prod(seat.shape) * seat.wire.itemsize))
+        pieces = [lacking[i : i + size] for i in range(0, len(lacking), size)]
+        return [Send(seat.derivatives(piece, again=True), client) for piece in pieces]
 
     def _end(self, seat: Seat) -> m.End:
         return m.End(seat.session or 0, self.rounds, seat.before, self._ended or "")
@@ -456,9 +503,12 @@ class ServerConversation:
                 new = seat.after(played.first - 1)
                 if new and seat.session is not None:
                     actions.append(Send(seat.derivatives(new), client))
-            actions += [Send(m.Void(self.seats[client - 1].session or 0, (t,)), client) for client, t in voided]
+            actions += [self._void(client, (t,)) for client, t in voided]
             if trouble:
                 actions += [*self.end(trouble, now), Stop(trouble, failed=True)]
+        while self._arrivals and next(iter(self._arrivals.values())).t < self.rounds - REMEMBERED:
+            text = f"{REMEMBERED:,} rounds were played since clients told of an event, and none of them was its own"
+            actions += self._drop(next(iter(self._arrivals)), text)
         return actions
 
     def _record(self, each: _Open, stands: list[Stand]) -> m.Record:
@@ -506,6 +556,7 @@ class ServerConversation:
             what = TROUBLES[stepped.trouble]
             trouble = f"the {what} is not finite in round {self.rounds + 1:,}: try a smaller learning rate"
         done = records[: self.rounds - first]
+        self._played.extend(record.event for record in done)
         for i, record in enumerate(done):
             for c, seat in enumerate(self.seats):
                 own = slice(self._starts[c], self._starts[c + 1])
@@ -533,7 +584,8 @@ class ServerConversation:
             arrays |= {f"client {client}/{name}": array for name, array in held.items()}
             seats.append(values)
         recent = [[event.hex(), t] for event, t in self._recent.items() if t < self.rounds]
-        return arrays, {"rounds": self.rounds, "seats": seats, "recent": recent}
+        played = [event.hex() for event in self._played]
+        return arrays, {"rounds": self.rounds, "seats": seats, "recent": recent, "played": played}
 
     def restore(self, arrays: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         """The inverse of `state`, before the first round is opened.
@@ -549,6 +601,7 @@ class ServerConversation:
         for client, seat in enumerate(self.seats, 1):
             seat.restore(of(f"client {client}/"), values["seats"][client - 1])
         self._recent = {bytes.fromhex(event): t for event, t in values["recent"]}
+        self._played.extend(bytes.fromhex(event) for event in values["played"])
 
 
 _ODD = {"no such round": ", which is not open", "late": " when it was over", "twice": " twice"}
@@ -572,6 +625,9 @@ def _check_values(values: NDArray[Any], rounds: m.Rounds, activated: NDArray[np.
         return f"embeddings have the shape {list(values.shape)} for {len(rounds)} rounds, not {list(shape)}"
     if not np.isfinite(values).all():
         return "an embedding is not finite"
+    largest = seat.expected.largest
+    if float(np.abs(values).max()) > largest:
+        return f"an element of an embedding is larger than {largest:g}"
     return ""
 
 
