@@ -225,7 +225,7 @@ def test_real_parties_say_little_and_nothing_of_a_sample(tmp_path):
         assert "connection to the broker is lost" not in text
     garbage = [line["message"] for line in lines(tmp_path, "server") if "not a message" in line["message"]]
     assert 1 <= len(garbage) <= 4
-    assert garbage[0] == "client 2: not a message of Anabranch: it begins with 67 61 72 62"
+    assert garbage[0] == "shop: not a message of Anabranch: it begins with 67 61 72 62"
 
 
 def test_json_lines_is_what_a_handler_takes():

@@ -317,6 +317,7 @@ def test_arguments_are_checked_before_anything_is_sent(tmp_path: Path) -> None:
         (lambda **o: server(url, tmp_path, **o), {"wire_dtype": "int8"}, "wire_dtype is 'int8'"),
         (lambda **o: server(url, tmp_path, **o), {"in_flight": 0}, "in_flight is 0"),
         (lambda **o: server(url, tmp_path, **o), {"deadline": -1}, "deadline is -1"),
+        (lambda **o: server(url, tmp_path, **o), {"deadline": 0}, "deadline is 0, but it is a number of seconds above"),
         (lambda **o: server(url, tmp_path, **o), {"deadline": True}, "deadline is True"),
         (lambda **o: server(url, tmp_path, **o), {"metrics": 70_000}, "metrics is 70000.* a port"),
         (

@@ -149,7 +149,7 @@ class Server(Running[Round]):
                 self._folder,
                 Pace(
                     in_flight=whole("in_flight", in_flight, 1, 1024),
-                    deadline=seconds("deadline", deadline),
+                    deadline=seconds("deadline", deadline, zero=False),
                     checkpoint_every=whole("checkpoint_every", checkpoint_every, 1),
                     durable=durable,
                 ),
