@@ -265,6 +265,22 @@ def test_a_client_forgets_an_event_whose_round_went_without_it():
     assert client.state()[1]["happened"] == []
 
 
+def test_an_event_whose_features_come_later_is_told_of_then():
+    setting = Setting(rounds=10)
+    server, client, there = setting.server(), setting.client(1), []
+    look = client._look
+    client._look = lambda event: look(event) if there else None
+    client.receive(sent(server.receive(1, hello_of(client), 0.0), m.Welcome))
+    (note,) = client.happened(name(0))
+    assert note.what == "unknown"
+    assert client.waits_for_features
+    assert client.tell_later() == [], "said once"
+    there.append(True)
+    (happened,) = sent(client.tell_later(), m.Happened)
+    assert happened.event == name(0)
+    assert not client.waits_for_features
+
+
 def test_an_event_that_never_has_a_round_is_forgotten_at_last(monkeypatch):
     monkeypatch.setattr(conversation, "REMEMBERED", 3)
     server = joined(Setting())

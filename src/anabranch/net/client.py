@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
@@ -20,6 +21,8 @@ from anabranch.store import checkpoint
 STATE = "checkpoints"
 AHEAD = 5000
 """So many events that the client has told of may wait for their rounds before it listens for more."""
+LOOK_EVERY = 1.0
+"""Seconds after which features that were not there for an event of its own are looked up again."""
 HELLO_EVERY = 1.0
 """Seconds after which a client that was not answered says hello again."""
 
@@ -52,7 +55,7 @@ class ClientParty(Engine):
         self._events, self._every = events, checkpoint_every
         self._listening: asyncio.Task[None] | None = None
         self._turned = asyncio.Event()
-        self._hello_again = 0.0
+        self._hello_again = self._look_again = 0.0
         self._kept: list[int] = [m.NONE]
         """The last rounds in the checkpoints that are kept, the older first."""
         self._steps_saved = 0
@@ -107,12 +110,17 @@ class ClientParty(Engine):
         if not talk.joined and self._stop is None and self._hello_again <= now:
             self._hello_again = now + HELLO_EVERY
             await self._do(talk.hello())
+        if talk.waits_for_features and self._look_again <= now:
+            self._look_again = now + LOOK_EVERY
+            await self._do(talk.tell_later())
         if talk.activations - self._steps_saved >= self._every and self._saving is None:
             self._steps_saved = talk.activations
             self._begin_saving()
 
     def _due(self) -> float:
-        return self._hello_again if not self.conversation.joined else float("inf")
+        if not self.conversation.joined:
+            return self._hello_again
+        return self._look_again if self.conversation.waits_for_features else math.inf
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays, values = self.conversation.state()

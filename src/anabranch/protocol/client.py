@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ Decide = Callable[[int, NDArray[Any]], bool]
 """Whether an event activates the client, given the number of the round and its features."""
 
 
+LATER = 100
+"""So many events are looked up again at a time."""
 OTHERS, LATELY = 8, 1000
 """So many signs of another process in so many rounds are no messages that came late."""
 REMEMBERED = 10_000
@@ -98,6 +101,8 @@ class ClientConversation:
         """The last round whose features are in SLR's window of samples."""
         self._happened: dict[bytes, dict[int, Pending]] = {}
         """Events of its own whose derivative has not come, and what is kept of those that it has told the server of."""
+        self._later: dict[bytes, None] = {}
+        """Those of them that it has no features for yet."""
         self._told: set[bytes] = set()
         """Those of them that it has told of in this session, and was not asked for since."""
         self._answered: dict[bytes, None] = {}
@@ -129,15 +134,27 @@ class ClientConversation:
         return self._tell(event)
 
     def _tell(self, event: bytes) -> list[Action]:
-        x = self._look(event)
+        x, known = self._look(event), event not in self._later
+        self._later.pop(event, None)
         if x is None:
-            return [Note("unknown", "an event has happened here before its features were there; it is told of later")]
+            self._later[event] = None
+            text = "an event has happened here before its features were there: it is told of when they are"
+            return [Note("unknown", text)] if known else []
         if not self.joined or event in self._told or self.compute.rule.update.rows is not None:
             return []
         embedding, pending = self.compute.encode(np.zeros(1, np.int32), x[None])
         self._happened[event][self.applied] = pending[0]
         self._told.add(event)
         return [Send(m.Happened(self._session, self.applied, event, embedding[0]))]
+
+    @property
+    def waits_for_features(self) -> bool:
+        """Whether `tell_later` may have something to tell."""
+        return self.joined and bool(self._later)
+
+    def tell_later(self) -> list[Action]:
+        """Tells of events whose features are there by now; of some at a time."""
+        return [action for event in [*islice(self._later, LATER)] for action in self._tell(event)]
 
     def bye(self, reason: str) -> list[Action]:
         """Leaves, perhaps to come back."""
@@ -346,6 +363,7 @@ class ClientConversation:
     def _forget(self, event: bytes) -> None:
         """The round of an event of its own is over."""
         self._happened.pop(event, None)
+        self._later.pop(event, None)
         self._told.discard(event)
 
     def _pending(self, message: m.Derivatives, i: int) -> Pending | None:
