@@ -99,7 +99,7 @@ def party(folder: Path, index: int, clients: int, rounds: int, in_flight: int, m
             return
         server = assemble.server_party(replay, credentials, folder, pace)
         if not model:
-            server.conversation.compute = Nothing(server.conversation.compute)  # type: ignore[assignment]
+            server.conversation.training.compute = Nothing(server.conversation.compute)  # type: ignore[assignment]
         started = time.monotonic()
 
         async def watch() -> None:

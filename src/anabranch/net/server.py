@@ -27,6 +27,8 @@ from anabranch.store.roundlog import RoundLog
 
 LOG, STATE = "rounds", "checkpoints"
 """The folders of the round log and of the checkpoints, in the server's folder."""
+AT_ONCE = 1000
+"""Rounds of the log that are in memory at a time."""
 LAST_ANSWERS = 60.0
 """Seconds that the clients have for their goodbyes at the end."""
 COMING = 15.0
@@ -138,11 +140,8 @@ class ServerParty(Engine):
             record = decode(raw)
             if not isinstance(record, m.Record):
                 raise CheckpointError(f"{self._log_file.folder}: holds a {type(record).__name__} where rounds belong")
-            if block and (not record.embeddings.size or len(block) == self.conversation.compute.block):
-                self._replay(block)
-                block = []
             block.append(record)
-            if not record.embeddings.size:
+            if len(block) == AT_ONCE:
                 self._replay(block)
                 block = []
         if block:

@@ -115,6 +115,19 @@ class Seat:
             values=np.stack([each.value for each in sent]),
         )
 
+    def problem(self, values: NDArray[Any], n: int, activated: NDArray[np.bool_]) -> str:
+        """What is wrong with its embeddings for ``n`` rounds, or an empty text."""
+        shape, largest = (n, *self.shape), self.expected.largest
+        if values.dtype != self.wire:
+            return f"embeddings are {values.dtype}, not {self.wire}"
+        if values.shape != shape or activated.shape != (n,) or not n:
+            return f"embeddings have the shape {list(values.shape)} for {n} rounds, not {list(shape)}"
+        if not np.isfinite(values).all():
+            return "an embedding is not finite"
+        if float(np.abs(values).max()) > largest:
+            return f"an element of an embedding is larger than {largest:g}"
+        return ""
+
     @property
     def full(self) -> bool:
         """Whether no more derivatives are kept for it."""

@@ -11,7 +11,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,12 @@ from numpy.typing import NDArray
 
 from anabranch.compute import ServerCompute
 from anabranch.errors import ConfigError
-from anabranch.party import TROUBLES
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Send, Stop
-from anabranch.protocol.missing import HOW, Stand, Wait
+from anabranch.protocol.missing import Stand, Wait
 from anabranch.protocol.seat import Expected, Seat
 from anabranch.protocol.terms import Terms, difference
+from anabranch.protocol.training import Training
 
 PIECE = 2**19
 """Bytes, about, of the derivatives in a message that sends them again."""
@@ -106,17 +105,12 @@ class ServerConversation:
                 "SLR evaluates a window of the last samples in every round, so all parties must hold the same ones: "
                 "it needs in_flight = 1 and missing = 'wait' for every client"
             )
-        self.terms, self.compute, self.in_flight = terms, compute, in_flight
+        self.terms, self.in_flight = terms, in_flight
         self.seats = [Seat(each, compute.rule.wire, rows) for each in expected]
+        self.training = Training(compute, self.seats, remembered=REMEMBERED + in_flight)
         self._deadline, self._coalesce, self._epoch = deadline, coalesce, epoch
-        self._rows = rows
-        self._starts = np.cumsum([0, *(each.width for each in expected)])
         self._open: deque[_Open] = deque()
         self._arrivals: dict[bytes, _Arrival] = {}
-        self._recent: dict[bytes, int] = {}
-        """The rounds of the last events, those that are open among them."""
-        self._played: deque[bytes] = deque(maxlen=0 if rows is None else REMEMBERED)
-        """Under SLR, the events of the last rounds, of which windows of samples are made again."""
         self._ended: str | None = None
         self._end_again = math.inf
         """When clients that have not left are told again that no round follows."""
@@ -128,12 +122,17 @@ class ServerConversation:
     @property
     def rounds(self) -> int:
         """How many were played."""
-        return self.compute.rounds
+        return self.training.rounds
+
+    @property
+    def compute(self) -> ServerCompute:
+        """The server's parameters."""
+        return self.training.compute
 
     @property
     def opened(self) -> int:
         """How many were opened; the number of the next."""
-        return self.compute.rounds + len(self._open)
+        return self.rounds + len(self._open)
 
     @property
     def room(self) -> int:
@@ -183,7 +182,7 @@ class ServerConversation:
                 else:
                     each.answers[client] = answer
             self._open.append(each)
-            self._remember(event, each.t)
+            self.training.remember(event, each.t)
         query = m.Query(self._epoch, first, tuple(events), activated)
         return [Send(query), *asked, *self._play(now)]
 
@@ -307,12 +306,9 @@ class ServerConversation:
             hello.session, self._epoch, self.terms, seat.expected.width, seat.expected.schema, self.rounds
         )
         actions: list[Action] = [Send(welcome, client), Note("joined", f"client {client} is here", client)]
-        if self._rows is not None and self._played:
-            # Also those of the windows whose derivatives are sent again.
-            lacking = next(iter(seat.after(hello.applied)), self.rounds)
-            known = min(len(self._played), self.rounds - lacking + self._rows)
-            events = tuple(islice(self._played, len(self._played) - known, None))
-            actions.append(Send(m.Recall(hello.session, self.rounds - known, events), client))
+        recall = self.training.recall(seat, hello.applied)
+        if recall:
+            actions.append(Send(m.Recall(hello.session, self.rounds - len(recall), recall), client))
         actions += self._send_again(client, seat, hello.applied)
         actions += self._ask(client, self._open)
         if self._ended is not None:
@@ -320,7 +316,7 @@ class ServerConversation:
         return actions
 
     def _embeddings(self, client: int, seat: Seat, message: m.Embeddings, now: float) -> list[Action]:
-        problem = _check_values(message.values, message.rounds, message.activated, seat)
+        problem = seat.problem(message.values, len(message.rounds), message.activated)
         if message.applied > seat.before:
             problem = f"its parameters have a derivative of round {message.applied:,}, which it was never sent"
         if problem:
@@ -371,14 +367,14 @@ class ServerConversation:
         return self._unusable(client, message.rounds, "it has no features for this event", now, "unknown")
 
     def _happened(self, client: int, seat: Seat, message: m.Happened, now: float) -> list[Action]:
-        problem = _check_values(message.embedding[None], (0,), np.ones(1, bool), seat)
+        problem = seat.problem(message.embedding[None], 1, np.ones(1, bool))
         if message.applied > seat.before:
             problem = f"its parameters have a derivative of round {message.applied:,}, which it was never sent"
         if problem:
             return [Note("unusable", f"client {client}: {problem}", client)]
         seat.present = True
         answer = _Answer(message.applied, True, message.embedding)
-        t = self._recent.get(message.event)
+        t = self.training.round_of(message.event)
         if t is None:
             arrival = self._arrivals.setdefault(message.event, _Arrival(now + self._coalesce, self.opened))
             arrival.answers[client] = answer
@@ -489,7 +485,7 @@ class ServerConversation:
             if not ready:
                 break
             records = [self._record(each, stands) for each, stands in ready]
-            played, trouble = self._apply(records)
+            played, trouble = self.training.apply(records)
             voided = [
                 (client, self._open[i].t)
                 for i, record in enumerate(records[: len(played.records)])
@@ -527,65 +523,15 @@ class ServerConversation:
             embeddings=np.zeros(0, self.compute.rule.wire) if skipped else np.concatenate(shown, axis=-1),
         )
 
+    # -- what the rounds leave behind -----------------------------------------------------------------------------
+
     def replay(self, records: Sequence[m.Record]) -> Played:
         """Plays rounds of the log again, after the ones that were played; the clients were sent what came of them."""
-        first = self.rounds
-        predictions: list[int | None] = []
-        block: list[m.Record] = []
-        for i, record in enumerate(records):
-            self._remember(record.event, first + i)
-            if block and not (record.embeddings.size and block[0].embeddings.size and len(block) < self.compute.block):
-                predictions += self._apply(block)[0].predictions
-                block = []
-            block.append(record)
-        if block:
-            predictions += self._apply(block)[0].predictions
-        return Played(first, tuple(records), tuple(predictions))
-
-    def _apply(self, records: Sequence[m.Record]) -> tuple[Played, str]:
-        """The next rounds, as their records say; also which trouble ended them, if any."""
-        first = self.rounds
-        if not records[0].embeddings.size:
-            self.compute.skip(records[0].label)
-            return Played(first, tuple(records), (None,)), ""
-        stepped = self.compute.step(
-            np.stack([record.embeddings for record in records]), np.array([r.label for r in records], np.int32)
-        )
-        trouble = ""
-        if stepped.trouble:
-            what = TROUBLES[stepped.trouble]
-            trouble = f"the {what} is not finite in round {self.rounds + 1:,}: try a smaller learning rate"
-        done = records[: self.rounds - first]
-        self._played.extend(record.event for record in done)
-        for i, record in enumerate(done):
-            for c, seat in enumerate(self.seats):
-                own = slice(self._starts[c], self._starts[c + 1])
-                if not record.missing[c]:
-                    newest = record.embeddings[..., own]
-                    seat.history.push(first + i, newest if self._rows is None else newest[(first + i) % self._rows])
-                if record.activated[c]:
-                    value = stepped.derivatives[i][..., own]
-                    seat.push(first + i, record.applied[c], record.event, value)
-        return Played(first, tuple(done), tuple(stepped.predictions[: len(done)].tolist())), trouble
-
-    def _remember(self, event: bytes, t: int) -> None:
-        self._recent[event] = t
-        if len(self._recent) > REMEMBERED + self.in_flight:
-            del self._recent[next(iter(self._recent))]
-
-    # -- checkpoints --------------------------------------------------------------------------------------------
+        return self.training.replay(records)
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and JSON values for a checkpoint: all that the rounds played have left behind."""
-        arrays = {f"server/{name}": array for name, array in self.compute.arrays().items()}
-        seats = []
-        for client, seat in enumerate(self.seats, 1):
-            held, values = seat.state()
-            arrays |= {f"client {client}/{name}": array for name, array in held.items()}
-            seats.append(values)
-        recent = [[event.hex(), t] for event, t in self._recent.items() if t < self.rounds]
-        played = [event.hex() for event in self._played]
-        return arrays, {"rounds": self.rounds, "seats": seats, "recent": recent, "played": played}
+        return self.training.state()
 
     def restore(self, arrays: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         """The inverse of `state`, before the first round is opened.
@@ -593,15 +539,7 @@ class ServerConversation:
         Raises:
             ValueError: where they are those of another model or update.
         """
-
-        def of(prefix: str) -> dict[str, NDArray[Any]]:
-            return {name.removeprefix(prefix): each for name, each in arrays.items() if name.startswith(prefix)}
-
-        self.compute.restore(of("server/"), values["rounds"])
-        for client, seat in enumerate(self.seats, 1):
-            seat.restore(of(f"client {client}/"), values["seats"][client - 1])
-        self._recent = {bytes.fromhex(event): t for event, t in values["recent"]}
-        self._played.extend(bytes.fromhex(event) for event in values["played"])
+        self.training.restore(arrays, values)
 
 
 _ODD = {"no such round": ", which is not open", "late": " when it was over", "twice": " twice"}
@@ -614,28 +552,3 @@ _HANDLERS: dict[type[m.Message], _Handler] = {
     m.Bye: ServerConversation._bye,
 }
 """What is done about each kind of message of a client that takes part."""
-
-
-def _check_values(values: NDArray[Any], rounds: m.Rounds, activated: NDArray[np.bool_], seat: Seat) -> str:
-    """What is wrong with embeddings, or an empty text."""
-    shape = (len(rounds), *seat.shape)
-    if values.dtype != seat.wire:
-        return f"embeddings are {values.dtype}, not {seat.wire}"
-    if values.shape != shape or activated.shape != shape[:1] or not rounds:
-        return f"embeddings have the shape {list(values.shape)} for {len(rounds)} rounds, not {list(shape)}"
-    if not np.isfinite(values).all():
-        return "an embedding is not finite"
-    largest = seat.expected.largest
-    if float(np.abs(values).max()) > largest:
-        return f"an element of an embedding is larger than {largest:g}"
-    return ""
-
-
-def missing_counts(record: m.Record) -> dict[str, int]:
-    """How many clients of a round answered, and how many were replaced in which way.
-
-    >>> flags, none = np.zeros(3, bool), np.zeros(0, np.float32)
-    >>> missing_counts(m.Record(b"", 0, flags, (0, 2, 0), (-1, -1, -1), none))
-    {'answered': 2, 'zero': 1}
-    """
-    return {name: record.missing.count(code) for code, name in enumerate(HOW) if code in record.missing}

@@ -1,0 +1,133 @@
+"""What the rounds leave behind at the server, whether they are played or played again from the log."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.compute import ServerCompute
+from anabranch.party import TROUBLES
+from anabranch.protocol import messages as m
+from anabranch.protocol.actions import Played
+from anabranch.protocol.seat import Seat
+
+
+class Training:
+    """The server's parameters, what it holds for each client, and the events of the last rounds.
+
+    Records of rounds move it on and nothing else does, so the log gives the same bits again.
+
+    Args:
+        compute: the server's parameters.
+        seats: of the clients, in order.
+        remembered: how many events of the last rounds are remembered, those that are open among them.
+    """
+
+    def __init__(self, compute: ServerCompute, seats: Sequence[Seat], remembered: int) -> None:
+        self.compute, self._seats, self._remembered = compute, seats, remembered
+        self._rows = compute.rule.update.rows
+        self._starts = np.cumsum([0, *(seat.expected.width for seat in seats)])
+        self._recent: dict[bytes, int] = {}
+        """The rounds of the last events."""
+        self._events: deque[bytes] = deque(maxlen=0 if self._rows is None else remembered)
+        """Under SLR, the events of the last rounds that were played, of which windows of samples are made again."""
+
+    @property
+    def rounds(self) -> int:
+        """How many were played."""
+        return self.compute.rounds
+
+    def remember(self, event: bytes, t: int) -> None:
+        """The event of round ``t``."""
+        self._recent[event] = t
+        if len(self._recent) > self._remembered:
+            del self._recent[next(iter(self._recent))]
+
+    def round_of(self, event: bytes) -> int | None:
+        """The round of an event, open or over; None where it has none, or had it long ago."""
+        return self._recent.get(event)
+
+    def recall(self, seat: Seat, applied: int) -> m.Events:
+        """Under SLR, the events of the rounds before the next one of which a client may need its samples again.
+
+        Also those of the windows whose derivatives are sent again, which are those after round ``applied``.
+        """
+        if self._rows is None:
+            return ()
+        lacking = next(iter(seat.after(applied)), self.rounds)
+        known = min(len(self._events), self.rounds - lacking + self._rows)
+        return tuple(islice(self._events, len(self._events) - known, None))
+
+    def replay(self, records: Sequence[m.Record]) -> Played:
+        """Plays rounds of the log again, after the ones that were played; the clients were sent what came of them."""
+        first = self.rounds
+        predictions: list[int | None] = []
+        block: list[m.Record] = []
+        for i, record in enumerate(records):
+            self.remember(record.event, first + i)
+            if block and not (record.embeddings.size and block[0].embeddings.size and len(block) < self.compute.block):
+                predictions += self.apply(block)[0].predictions
+                block = []
+            block.append(record)
+        if block:
+            predictions += self.apply(block)[0].predictions
+        return Played(first, tuple(records), tuple(predictions))
+
+    def apply(self, records: Sequence[m.Record]) -> tuple[Played, str]:
+        """The next rounds, as their records say; also which trouble ended them, if any."""
+        first = self.rounds
+        if not records[0].embeddings.size:
+            self.compute.skip(records[0].label)
+            return Played(first, tuple(records), (None,)), ""
+        stepped = self.compute.step(
+            np.stack([record.embeddings for record in records]), np.array([r.label for r in records], np.int32)
+        )
+        trouble = ""
+        if stepped.trouble:
+            what = TROUBLES[stepped.trouble]
+            trouble = f"the {what} is not finite in round {self.rounds + 1:,}: try a smaller learning rate"
+        done = records[: self.rounds - first]
+        self._events.extend(record.event for record in done)
+        for i, record in enumerate(done):
+            for c, seat in enumerate(self._seats):
+                own = slice(self._starts[c], self._starts[c + 1])
+                if not record.missing[c]:
+                    newest = record.embeddings[..., own]
+                    seat.history.push(first + i, newest if self._rows is None else newest[(first + i) % self._rows])
+                if record.activated[c]:
+                    value = stepped.derivatives[i][..., own]
+                    seat.push(first + i, record.applied[c], record.event, value)
+        return Played(first, tuple(done), tuple(stepped.predictions[: len(done)].tolist())), trouble
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and JSON values for a checkpoint: all that the rounds played have left behind."""
+        arrays = {f"server/{name}": array for name, array in self.compute.arrays().items()}
+        seats = []
+        for client, seat in enumerate(self._seats, 1):
+            held, values = seat.state()
+            arrays |= {f"client {client}/{name}": array for name, array in held.items()}
+            seats.append(values)
+        recent = [[event.hex(), t] for event, t in self._recent.items() if t < self.rounds]
+        events = [event.hex() for event in self._events]
+        return arrays, {"rounds": self.rounds, "seats": seats, "recent": recent, "events": events}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
+        """The inverse of `state`, before the first round is opened.
+
+        Raises:
+            ValueError: where they are those of another model or update.
+        """
+
+        def of(prefix: str) -> dict[str, NDArray[Any]]:
+            return {name.removeprefix(prefix): each for name, each in arrays.items() if name.startswith(prefix)}
+
+        self.compute.restore(of("server/"), values["rounds"])
+        for client, seat in enumerate(self._seats, 1):
+            seat.restore(of(f"client {client}/"), values["seats"][client - 1])
+        self._recent = {bytes.fromhex(event): t for event, t in values["recent"]}
+        self._events.extend(bytes.fromhex(event) for event in values["events"])
