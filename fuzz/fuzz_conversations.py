@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 import struct
 import sys
@@ -116,6 +117,7 @@ class Play:
         self.terms = Terms("fuzz", CLIENTS, repr(update), self.rule.wire.name)
         self.missing = [Wait() if update.rows else data.PickValueInList(POLICIES) for _ in range(CLIENTS)]
         self.decides = data.ConsumeBool()
+        self.coalesce = data.PickValueInList([0.0, 0.1, math.inf])
         self.sessions, self.names = itertools.count(1), itertools.count()
         self.server = self._server()
         self.clients = [self._client(client) for client in (1, 2)]
@@ -123,7 +125,9 @@ class Play:
     def _server(self) -> ServerConversation:
         expected = [Expected(WIDTH, "", missing) for missing in self.missing]
         compute: Any = Server(self.rule, self.in_flight)
-        return ServerConversation(self.terms, expected, compute, in_flight=self.in_flight, epoch=next(self.sessions))
+        return ServerConversation(
+            self.terms, expected, compute, in_flight=self.in_flight, coalesce=self.coalesce, epoch=next(self.sessions)
+        )
 
     def _client(self, client: int) -> ClientConversation:
         compute: Any = Client(self.rule, self.in_flight)
