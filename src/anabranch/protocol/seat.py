@@ -14,9 +14,9 @@ from anabranch.protocol.messages import NONE, Derivatives
 from anabranch.protocol.missing import History, Policy, Wait
 
 LARGEST = 1e6
-"""What an element of an embedding may be. A loss is still finite there, in any dtype but float16."""
+"""What an element of an embedding may be, where nothing else is said."""
 KEPT = 2**26
-"""Elements of derivatives that are kept for a client; that is more than its checkpoints ever leave it."""
+"""Elements of derivatives that are kept for a client."""
 
 
 class Sent(NamedTuple):
