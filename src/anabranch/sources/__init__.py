@@ -1,0 +1,1 @@
+"""Where a party's events, features and labels come from: files, databases, messages and functions."""

@@ -1,0 +1,139 @@
+"""What a client has looked up for an event, kept until the event is learned from or too old.
+
+An entity's features may change between a round's query and its repeat, and labels may come weeks after their events: an
+event's input stays the one that was looked up first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.checks import whole
+from anabranch.errors import CheckpointError, ConfigError
+from anabranch.sources.sqlite import naming, open_sqlite
+
+_KIND = 0x616E6B31  # "ank1"
+_SCHEMA = """
+CREATE TABLE kept (
+    event BLOB PRIMARY KEY, x BLOB NOT NULL, kept_at REAL NOT NULL, activated INTEGER, number INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX kept_by_number ON kept (number);
+CREATE INDEX kept_by_time ON kept (kept_at)
+"""
+
+
+class KeptInputs:
+    """Inputs by the names of their events, in a file; a process may be killed at any moment.
+
+    Args:
+        path: of the file, made where it is not there.
+        most: how many are kept; where there are more, those with the lowest numbers go.
+        expiry: seconds after which one may go; None is never.
+        clock: seconds since 1970.
+
+    Raises:
+        ConfigError: where ``most`` or ``expiry`` is out of range.
+        CheckpointError: where the file is damaged.
+        OutputError: where it cannot be used.
+
+    >>> import tempfile
+    >>> kept = KeptInputs(Path(tempfile.mkdtemp()) / "inputs", most=2)
+    >>> for number, event in enumerate([b"a", b"b", b"c"]):
+    ...     kept.put(event, np.float32([number]), None, number)
+    >>> kept.get(b"a"), kept.get(b"c"), kept.crowded_out
+    (None, (array([2.], dtype=float32), None), 1)
+    """
+
+    def __init__(
+        self, path: Path, *, most: int, expiry: float | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._most = whole("most", most, 1)
+        if expiry is not None and not expiry > 0:
+            raise ConfigError(f"expiry is {expiry!r}: must be a number of seconds above 0")
+        self._path, self._expiry, self._clock = path, expiry, clock
+        self._database = open_sqlite(path, _KIND, _SCHEMA)
+        self.crowded_out = 0
+        """How many went because there were too many, since this process began."""
+        with naming(path):
+            (self._count,) = self._database.execute("SELECT count(*) FROM kept").fetchone()
+
+    def get(self, event: bytes) -> tuple[NDArray[np.float32], bool | None] | None:
+        """The event's input (d_m,), and whether it activated this client (None: not decided); None where not kept.
+
+        Raises:
+            CheckpointError: where the file is damaged.
+        """
+        with naming(self._path):
+            found = self._database.execute("SELECT x, activated FROM kept WHERE event = ?", (event,)).fetchone()
+        if found is None:
+            return None
+        x, activated = found
+        if not isinstance(x, bytes) or len(x) % 4:
+            raise CheckpointError(f"{self._path}: the input of event {event.hex()} is damaged: put back a copy")
+        return np.frombuffer(x, "<f4").astype(np.float32), None if activated is None else bool(activated)
+
+    def put(self, event: bytes, x: NDArray[np.float32], activated: bool | None, number: int) -> None:
+        """Keeps an event's input. One that is kept stays, and so does a decision that was made.
+
+        Args:
+            event: its name.
+            x: (d_m,), its features.
+            activated: whether it activated this client; None where that is not decided yet.
+            number: of the event, by which too many are sorted out.
+
+        Raises:
+            CheckpointError: where the file is damaged.
+            OutputError: where it cannot be written, as on a full disk.
+        """
+        row = (event, np.ascontiguousarray(x, "<f4").tobytes(), self._clock(), activated, number)
+        with naming(self._path):
+            new = self._database.execute("INSERT OR IGNORE INTO kept VALUES (?, ?, ?, ?, ?)", row).rowcount
+            if not new and activated is not None:
+                self._database.execute(
+                    "UPDATE kept SET activated = ? WHERE event = ? AND activated IS NULL", (activated, event)
+                )
+            self._count += new
+            if self._count > self._most:
+                over = self._count - self._most
+                query = "DELETE FROM kept WHERE event IN (SELECT event FROM kept ORDER BY number LIMIT ?)"
+                gone = self._database.execute(query, (over,)).rowcount
+                self._count -= gone
+                self.crowded_out += gone
+
+    def drop(self, events: Iterable[bytes]) -> None:
+        """Lets go of events, together; those that are not kept do not matter.
+
+        Raises:
+            CheckpointError: where the file is damaged.
+            OutputError: where it cannot be written.
+        """
+        with naming(self._path), self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            gone = self._database.executemany("DELETE FROM kept WHERE event = ?", [(event,) for event in events])
+        self._count -= max(gone.rowcount, 0)
+
+    def expire(self, now: float) -> int:
+        """Lets go of what was kept ``expiry`` seconds before ``now`` or earlier; how many that were.
+
+        Raises:
+            CheckpointError: where the file is damaged.
+            OutputError: where it cannot be written.
+        """
+        if self._expiry is None:
+            return 0
+        with naming(self._path):
+            gone = self._database.execute("DELETE FROM kept WHERE kept_at <= ?", (now - self._expiry,)).rowcount
+        self._count -= gone
+        return gone
+
+    def __len__(self) -> int:
+        return self._count
+
+    def close(self) -> None:
+        """Closes the file; what is in it is safe without, too."""
+        self._database.close()

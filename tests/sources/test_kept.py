@@ -1,0 +1,124 @@
+"""Kept inputs stay what they were, are bounded, and survive a process that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anabranch.errors import CheckpointError, ConfigError, OutputError
+from anabranch.sources.kept import KeptInputs
+
+
+def row(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def test_an_input_stays_the_one_that_was_kept_first(tmp_path: Path) -> None:
+    kept = KeptInputs(tmp_path / "own" / "inputs", most=10)
+    kept.put(b"a", row(1, 2), None, 0)
+    kept.put(b"a", row(3, 4), True, 1)
+    kept.put(b"a", row(5, 6), False, 2)
+    x, activated = kept.get(b"a") or pytest.fail("it is gone")
+    assert (x.tolist(), x.dtype, activated, len(kept)) == ([1, 2], np.float32, True, 1)
+    assert kept.get(b"b") is None
+    x[0] = 9  # a copy
+
+
+def test_there_are_never_more_than_most_and_the_lowest_numbers_go(tmp_path: Path) -> None:
+    kept = KeptInputs(tmp_path / "inputs", most=3)
+    for number in (5, 1, 4, 2, 3):
+        kept.put(bytes([number]), row(number), None, number)
+    assert [kept.get(bytes([number])) is not None for number in range(1, 6)] == [False, False, True, True, True]
+    assert (len(kept), kept.crowded_out) == (3, 2)
+
+
+def test_what_is_old_goes(tmp_path: Path) -> None:
+    now = [100.0]
+    kept = KeptInputs(tmp_path / "inputs", most=9, expiry=10, clock=lambda: now[0])
+    kept.put(b"a", row(1), None, 0)
+    now[0] = 105
+    kept.put(b"b", row(2), None, 1)
+    kept.put(b"a", row(1), True, 2)  # makes it no younger
+    assert kept.expire(109.9) == 0
+    assert kept.expire(110) == 1
+    assert (kept.get(b"a"), len(kept)) == (None, 1)
+    assert KeptInputs(tmp_path / "other", most=9).expire(1e12) == 0
+
+
+def test_dropped_events_are_gone_and_unknown_ones_do_not_matter(tmp_path: Path) -> None:
+    kept = KeptInputs(tmp_path / "inputs", most=9)
+    for name in (b"a", b"b", b"c"):
+        kept.put(name, row(1), None, 0)
+    kept.drop([b"a", b"x", b"c"])
+    kept.drop([])
+    assert (len(kept), kept.get(b"a"), kept.get(b"b") is None) == (1, None, False)
+    kept.close()
+    assert len(KeptInputs(tmp_path / "inputs", most=9)) == 1
+
+
+def test_it_survives_kill_9(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, numpy as np\n"
+        "from pathlib import Path\n"
+        "from anabranch.sources.kept import KeptInputs\n"
+        "kept = KeptInputs(Path(sys.argv[1]), most=1000)\n"
+        "for i in range(100):\n"
+        "    kept.put(i.to_bytes(2, 'big'), np.full(3, i, np.float32), i % 2 == 0, i)\n"
+        "kept.drop([b'\\0\\0'])\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path / "inputs")], env=os.environ, timeout=60)
+    assert ended.returncode == -signal.SIGKILL
+    kept = KeptInputs(tmp_path / "inputs", most=1000)
+    assert len(kept) == 99
+    for i in range(1, 100):
+        x, activated = kept.get(i.to_bytes(2, "big")) or pytest.fail("it is gone")
+        assert (x.tolist(), activated) == ([i] * 3, i % 2 == 0)
+
+
+def test_a_damaged_file_is_said_to_be(tmp_path: Path) -> None:
+    path = tmp_path / "inputs"
+    path.write_bytes(b"not a database at all, but long enough to look like one" * 100)
+    with pytest.raises(CheckpointError, match=r"inputs: is damaged .*move it away"):
+        KeptInputs(path, most=9)
+
+
+def test_a_page_that_is_damaged_later_is_said_to_be(tmp_path: Path) -> None:
+    path = tmp_path / "inputs"
+    kept = KeptInputs(path, most=10_000)
+    for i in range(500):
+        kept.put(i.to_bytes(2, "big"), np.full(20, i, np.float32), None, i)
+    kept.close()
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xa5" * (len(content) - 4096)
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        KeptInputs(path, most=10_000).get(b"\0\1")
+
+
+def test_a_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.db"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE orders (id)")
+    database.close()
+    with pytest.raises(CheckpointError, match="another kind"):
+        KeptInputs(path, most=9)
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be used"):
+        KeptInputs(tmp_path / "file" / "inputs", most=9)
+
+
+@pytest.mark.parametrize("arguments", [{"most": 0}, {"most": 1, "expiry": 0.0}])
+def test_bounds_are_checked(tmp_path: Path, arguments: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        KeptInputs(tmp_path / "inputs", **arguments)  # type: ignore[arg-type]
