@@ -109,3 +109,14 @@ def test_help_shows_examples(command: str) -> None:
     code, out, _ = keys(command, "--help")
     assert code == 0
     assert f"anabranch keys {command} keys" in out
+
+
+def test_entity_makes_a_key_once(tmp_path: Path) -> None:
+    path = tmp_path / "entity.key"
+    code, out, err = keys("entity", path)
+    assert (code, err) == (0, "")
+    assert "every client and the server" in out
+    assert len(path.read_bytes()) == 32
+    code, out, err = keys("entity", path)
+    assert (code, out) == (2, "")
+    assert "is there already" in err

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from anabranch.errors import OutputError
+from anabranch.errors import ConfigError, OutputError
 
 
 @contextmanager
@@ -34,6 +35,16 @@ def replace_file(path: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def check_private(path: Path) -> None:
+    """Raises a ConfigError where others than its owner can read a file; one that is not there is not looked at."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # whoever reads it says what is wrong
+    if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
+        raise ConfigError(f"{path}: others than its owner can read this private file: run 'chmod 600 {path}'")
 
 
 def _umask() -> int:

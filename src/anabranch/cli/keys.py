@@ -16,6 +16,7 @@ INIT_EXAMPLES = (
     "anabranch keys init keys --server 10.0.0.5 --clients bank,shop --federation fraud --port 4333"
 )
 RENEW_EXAMPLES = "Examples:\n\nanabranch keys renew keys bank\n\nanabranch keys renew keys broker --days 90"
+ENTITY_EXAMPLES = "Example:\n\nanabranch keys entity entity.key"
 
 app = typer.Typer(help="Make and renew the keys of a federation.", no_args_is_help=True)
 
@@ -89,6 +90,27 @@ def renew(
         typer.echo(
             f"{path}: valid until {until:%Y-%m-%d}. Put it in the place of the old one, and {then}. The key, the NKey "
             "and all other files stay."
+        )
+
+
+@app.command(epilog=ENTITY_EXAMPLES)
+def entity(
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="Where it goes.", show_default=False)],
+) -> None:
+    """Make the key by which the parties hash the ids of entities, so that none of them crosses the wire.
+
+    Once for a federation: every client and the server need the same file, and the broker must not have it. Nothing is
+    overwritten.
+
+    Exit codes: 0 done; 2 something is wrong, and nothing was made.
+    """
+    with errors(Console(stderr=True)):
+        from anabranch.sources.names import write_key
+
+        write_key(out)
+        typer.echo(
+            f"{out}: give it to every client and the server by a way that nobody else can read. Whoever has it can "
+            "try out whether an id is meant."
         )
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import ssl
-import stat
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from anabranch.errors import ConfigError, nearest
+from anabranch.files import check_private
 from anabranch.net.serverconf import PORT, check_federation, is_loopback
 
 CONNECTION = "connection.toml"
@@ -129,7 +128,8 @@ class Credentials:
         """
         for private in (self.key, self.seed):
             if private is not None:
-                _check_private(private)
+                _read(private)  # says where it is missing
+                check_private(private)
         if self.seed is not None:
             _read_seed(self.seed)
         if self.ca is not None and self.certificate is not None:
@@ -246,16 +246,6 @@ def _read_seed(path: Path) -> str:
 
 def _no_password() -> str:
     return ""  # else OpenSSL asks in the terminal
-
-
-def _check_private(path: Path) -> None:
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        _read(path)  # says what is wrong
-        raise
-    if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
-        raise ConfigError(f"{path}: others than its owner can read this private file: run 'chmod 600 {path}'")
 
 
 def _check_url(url: str, tls: bool, insecure: bool) -> None:

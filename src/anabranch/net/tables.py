@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 import math
 import time
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from anabranch.errors import ConfigError, DataError
 from anabranch.protocol.codec import LONGEST_EVENT
+from anabranch.sources.features import schema_digest
 from anabranch.streams.readers import Reader, open_table
 from anabranch.streams.tables import find_column, good_labels, label_complaint
 
@@ -39,17 +39,6 @@ def event_name(name: str | bytes) -> bytes:
     """
     raw = name if isinstance(name, bytes) else name.strip().encode()
     return raw if len(raw) <= LONGEST_EVENT else hashlib.blake2b(raw, digest_size=16).digest()
-
-
-def schema_digest(columns: Sequence[str], mean: Sequence[float] | None, std: Sequence[float] | None) -> str:
-    """What a client's features are, in 16 characters: their names, order and scaling, and none of their values.
-
-    >>> schema_digest(["amount", "balance"], None, None)
-    '1f528171e7a73f71'
-    """
-    described = {"columns": list(columns), "mean": None if mean is None else list(mean)}
-    described |= {"std": None if std is None else list(std)}
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class TableLabels:

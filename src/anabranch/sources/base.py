@@ -1,0 +1,104 @@
+"""What every source is: readings as they happen, and the values of an entity as they were at a time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from anabranch.sources.times import text_of
+
+_log = logging.getLogger(__name__)
+
+
+class Reading(NamedTuple):
+    """What was known of an entity from a time on."""
+
+    entity: str
+    """Its id as a text; empty where only the time counts, as with sensors."""
+    time: int
+    """Microseconds since 1970, in UTC."""
+    values: Mapping[str, Any]
+    """By column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """A reading that has come, and so an event."""
+
+    name: bytes
+    """Of the event, on the wire."""
+    reading: Reading
+    acknowledge: Callable[[], Awaitable[None]] | None = None
+
+    async def safe(self) -> None:
+        """Whoever took it will not lose it: the source need not give it again after a restart."""
+        if self.acknowledge is not None:
+            await self.acknowledge()
+
+
+class Source(Protocol):
+    """Where readings come from.
+
+    A source gives a reading again, after a restart, unless it was said to be safe; whoever takes them must not mind.
+    """
+
+    counts: Counter[str]
+    """How often something came that a person may want to know of, by what it was."""
+
+    def readings(self) -> AsyncIterator[Happening]:
+        """Readings as they happen; it ends where none will follow."""
+        ...
+
+    def look(self, name: bytes) -> Mapping[str, Any] | None:
+        """The last values of an event's entity at or before its time; None where there are none."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of what it holds."""
+        ...
+
+
+class Notes:
+    """Counts what a person may want to know of, and says the first of each kind, and then each that is a power of 10.
+
+    Args:
+        counts: by kind.
+        where: what the messages begin with.
+    """
+
+    def __init__(self, counts: Counter[str], where: str) -> None:
+        self._counts, self._where = counts, where
+
+    def note(self, kind: str, text: str) -> None:
+        """One more of a kind."""
+        self._counts[kind] += 1
+        count = self._counts[kind]
+        if count == 10 ** (len(str(count)) - 1):
+            _log.warning("%s: %s%s", self._where, text, f" ({kind}: {count:,} by now)" if count > 1 else "")
+
+
+class ClockCheck:
+    """Notes readings that are from the future, by this machine's clock: some clock is wrong, or a time zone.
+
+    Args:
+        notes: where they are counted.
+        most: seconds that a reading may be ahead.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, notes: Notes, most: float, clock: Callable[[], float] = time.time) -> None:
+        self._notes, self._most, self._clock = notes, most, clock
+
+    def check(self, reading: Reading) -> None:
+        """Looks at a reading; it counts by its own time all the same, as all parties name it by that."""
+        ahead = reading.time / 1e6 - self._clock()
+        if ahead > self._most:
+            self._notes.note(
+                "ahead of the clock",
+                f"a reading of {text_of(reading.time)} is {ahead:,.0f} s ahead of this machine's clock: is a clock or "
+                "a time zone wrong? It counts by its own time",
+            )
