@@ -83,6 +83,17 @@ def test_it_survives_kill_9(tmp_path: Path) -> None:
         assert (x.tolist(), activated) == ([i] * 3, i % 2 == 0)
 
 
+def test_a_state_is_kept_with_an_input(tmp_path: Path) -> None:
+    kept = KeptInputs(tmp_path / "inputs", most=1)
+    assert kept.state() is None
+    kept.put(b"a", row(1), None, 0, b"one")
+    kept.put(b"b", row(2), None, 1)
+    kept.put(b"c", row(3), None, 2, b"two")
+    kept.close()
+    again = KeptInputs(tmp_path / "inputs", most=1)
+    assert (again.state(), len(again), again.get(b"c") is None) == (b"two", 1, False)
+
+
 def test_a_damaged_file_is_said_to_be(tmp_path: Path) -> None:
     path = tmp_path / "inputs"
     path.write_bytes(b"not a database at all, but long enough to look like one" * 100)

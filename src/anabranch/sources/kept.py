@@ -23,7 +23,12 @@ CREATE TABLE kept (
     event BLOB PRIMARY KEY, x BLOB NOT NULL, kept_at REAL NOT NULL, activated INTEGER, number INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX kept_by_number ON kept (number);
-CREATE INDEX kept_by_time ON kept (kept_at)
+CREATE INDEX kept_by_time ON kept (kept_at);
+CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)
+"""
+
+_INSERT = """
+INSERT OR IGNORE INTO kept VALUES (?, ?, ?, ?, coalesce(?, (SELECT coalesce(max(number), -1) + 1 FROM kept)))
 """
 
 
@@ -55,7 +60,8 @@ class KeptInputs:
         self._most = whole("most", most, 1)
         if expiry is not None and not expiry > 0:
             raise ConfigError(f"expiry is {expiry!r}: must be a number of seconds above 0")
-        self._path, self._expiry, self._clock = path, expiry, clock
+        self.path = path
+        self._expiry, self._clock = expiry, clock
         self._database = open_sqlite(path, _KIND, _SCHEMA)
         self.crowded_out = 0
         """How many went because there were too many, since this process began."""
@@ -68,42 +74,64 @@ class KeptInputs:
         Raises:
             CheckpointError: where the file is damaged.
         """
-        with naming(self._path):
+        with naming(self.path):
             found = self._database.execute("SELECT x, activated FROM kept WHERE event = ?", (event,)).fetchone()
         if found is None:
             return None
         x, activated = found
         if not isinstance(x, bytes) or len(x) % 4:
-            raise CheckpointError(f"{self._path}: the input of event {event.hex()} is damaged: put back a copy")
+            raise CheckpointError(f"{self.path}: the input of event {event.hex()} is damaged: put back a copy")
         return np.frombuffer(x, "<f4").astype(np.float32), None if activated is None else bool(activated)
 
-    def put(self, event: bytes, x: NDArray[np.float32], activated: bool | None, number: int) -> None:
+    def state(self) -> bytes | None:
+        """What was last given to `put` as the state; None before.
+
+        Raises:
+            CheckpointError: where the file is damaged.
+        """
+        with naming(self.path):
+            found = self._database.execute("SELECT value FROM state").fetchone()
+        return None if found is None else bytes(found[0])
+
+    def put(
+        self,
+        event: bytes,
+        x: NDArray[np.float32],
+        activated: bool | None,
+        number: int | None = None,
+        state: bytes | None = None,
+    ) -> None:
         """Keeps an event's input. One that is kept stays, and so does a decision that was made.
 
         Args:
             event: its name.
             x: (d_m,), its features.
             activated: whether it activated this client; None where that is not decided yet.
-            number: of the event, by which too many are sorted out.
+            number: of the event, by which too many are sorted out; None is one more than the highest that is kept.
+            state: of what made the input of the values, kept with it or not at all; None is as before.
 
         Raises:
             CheckpointError: where the file is damaged.
             OutputError: where it cannot be written, as on a full disk.
         """
         row = (event, np.ascontiguousarray(x, "<f4").tobytes(), self._clock(), activated, number)
-        with naming(self._path):
-            new = self._database.execute("INSERT OR IGNORE INTO kept VALUES (?, ?, ?, ?, ?)", row).rowcount
+        with naming(self.path), self._database:
+            if state is not None:
+                self._database.execute("BEGIN IMMEDIATE")
+                self._database.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (state,))
+            new = self._database.execute(_INSERT, row).rowcount
             if not new and activated is not None:
                 self._database.execute(
                     "UPDATE kept SET activated = ? WHERE event = ? AND activated IS NULL", (activated, event)
                 )
-            self._count += new
-            if self._count > self._most:
-                over = self._count - self._most
-                query = "DELETE FROM kept WHERE event IN (SELECT event FROM kept ORDER BY number LIMIT ?)"
+        self._count += new
+        if self._count > self._most:
+            over = self._count - self._most
+            query = "DELETE FROM kept WHERE event IN (SELECT event FROM kept ORDER BY number LIMIT ?)"
+            with naming(self.path):
                 gone = self._database.execute(query, (over,)).rowcount
-                self._count -= gone
-                self.crowded_out += gone
+            self._count -= gone
+            self.crowded_out += gone
 
     def drop(self, events: Iterable[bytes]) -> None:
         """Lets go of events, together; those that are not kept do not matter.
@@ -112,7 +140,7 @@ class KeptInputs:
             CheckpointError: where the file is damaged.
             OutputError: where it cannot be written.
         """
-        with naming(self._path), self._database:
+        with naming(self.path), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             gone = self._database.executemany("DELETE FROM kept WHERE event = ?", [(event,) for event in events])
         self._count -= max(gone.rowcount, 0)
@@ -126,7 +154,7 @@ class KeptInputs:
         """
         if self._expiry is None:
             return 0
-        with naming(self._path):
+        with naming(self.path):
             gone = self._database.execute("DELETE FROM kept WHERE kept_at <= ?", (now - self._expiry,)).rowcount
         self._count -= gone
         return gone

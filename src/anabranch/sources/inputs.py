@@ -1,0 +1,70 @@
+"""A client's features for an event: looked up once, made by the declared rules, and kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.errors import CheckpointError, DataError
+from anabranch.sources.base import Notes
+from anabranch.sources.features import Features, State
+from anabranch.sources.kept import KeptInputs
+
+
+class Inputs:
+    """The features of events, by their names.
+
+    Args:
+        look: the values of an event, as a source has them now; None where it has none.
+        features: what is made of them.
+        kept: what was looked up before, and with it the state of the features.
+
+    Raises:
+        CheckpointError: where what is kept is of other features.
+    """
+
+    def __init__(self, look: Callable[[bytes], Mapping[str, Any] | None], features: Features, kept: KeptInputs) -> None:
+        self.counts: Counter[str] = Counter()
+        """How often an event had no features, by why."""
+        self._look, self._features, self._kept = look, features, kept
+        self._notes = Notes(self.counts, "features")
+        self._state = self._restored()
+
+    def _restored(self) -> State:
+        begin = self._features.begin()
+        held = self._kept.state()
+        if held is None:
+            return begin
+        schema, numbers = held[:16], held[16:]
+        if schema != self._features.schema.encode() or len(numbers) != begin.nbytes:
+            raise CheckpointError(
+                f"{self._kept.path}: was kept with other features ({schema.decode(errors='replace')} there, "
+                f"{self._features.schema} here): give the columns that it was made with, or name another folder"
+            )
+        return np.frombuffer(numbers).reshape(begin.shape).copy()
+
+    def look(self, event: bytes) -> NDArray[np.float32] | None:
+        """The features (d,) of an event; None where there are none, or a value is not one that the rules take.
+
+        Raises:
+            CheckpointError, OutputError: where what is kept cannot be read or written.
+        """
+        held = self._kept.get(event)
+        if held is not None:
+            return held[0]
+        values = self._look(event)
+        if values is None:
+            self.counts["unknown"] += 1
+            return None
+        try:
+            state, x = self._features(self._state, values)
+        except DataError as error:
+            self._notes.note("unusable", f"an event counts as unknown here, since a value of it is unusable: {error}")
+            return None
+        self._kept.put(event, x, None, state=self._features.schema.encode() + state.tobytes())
+        self._state = state
+        return x

@@ -1,0 +1,69 @@
+"""An event's features are looked up once, and stay what they were."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.errors import CheckpointError
+from anabranch.sources.features import Column, Features
+from anabranch.sources.inputs import Inputs
+from anabranch.sources.kept import KeptInputs
+
+FEATURES = Features([Column("a", missing="mean", standardise=True)])
+
+
+def opened(folder: Path, values: dict[bytes, Any], features: Features = FEATURES, most: int = 100) -> Inputs:
+    return Inputs(values.get, features, KeptInputs(folder / "inputs", most=most))
+
+
+def test_an_entity_that_changes_changes_no_event_that_was_looked_up(tmp_path: Path) -> None:
+    values = {b"1": {"a": 1.0}, b"2": {"a": 3.0}}
+    inputs = opened(tmp_path, values)
+    first = [inputs.look(name).tolist() for name in (b"1", b"2")]  # type: ignore[union-attr]
+    assert first == [[0.0], [1.0]]
+    values[b"1"] = {"a": 100.0}
+    again = opened(tmp_path, values)
+    for each in (inputs, again):
+        assert [each.look(name).tolist() for name in (b"1", b"2")] == first  # type: ignore[union-attr]
+
+
+def test_the_running_mean_goes_on_after_a_restart(tmp_path: Path) -> None:
+    values: dict[bytes, Any] = {bytes([i]): {"a": i} for i in range(1, 4)} | {b"x": {"a": None}, b"y": {"a": 10.0}}
+    steady = opened(tmp_path / "steady", values)
+    expected = [steady.look(name).tolist() for name in values]  # type: ignore[union-attr]
+    found = []
+    for name in values:
+        x = opened(tmp_path / "restarted", values).look(name)
+        assert x is not None
+        found.append(x.tolist())
+    assert found == expected
+
+
+def test_the_newest_are_kept_after_a_restart_too(tmp_path: Path) -> None:
+    values = {bytes([i]): {"a": i} for i in range(6)}
+    for name in values:
+        opened(tmp_path, values, most=2).look(name)
+    kept = KeptInputs(tmp_path / "inputs", most=2)
+    assert [name for name in values if kept.get(name) is not None] == [b"\4", b"\5"]
+
+
+def test_what_is_unknown_or_unusable_is_counted_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    inputs = opened(tmp_path, {bytes([i]): {"a": "abc"} for i in range(9)})
+    with caplog.at_level(logging.WARNING):
+        assert inputs.look(b"nobody") is None
+        assert [inputs.look(bytes([i])) for i in range(9)] == [None] * 9
+    assert inputs.counts == {"unknown": 1, "unusable": 9}
+    assert [record.getMessage() for record in caplog.records] == [
+        "features: an event counts as unknown here, since a value of it is unusable: column 'a': 'abc' is not a "
+        "number: has the column changed its type? A column of words is of kind = 'category'"
+    ]
+
+
+def test_what_was_kept_with_other_features_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path, {b"1": {"a": 1}}).look(b"1")
+    with pytest.raises(CheckpointError, match="kept with other features"):
+        opened(tmp_path, {}, Features(["a", "b"]))
