@@ -48,12 +48,17 @@ def seeds() -> list[m.Message]:
         m.Query(2, 5, (b"5",), np.array([[True, False]])),
         *(m.Embeddings(1, 4, 3, (5,), flags, each) for each in values),
         m.Unknown(1, (5, 6)),
+        m.Ask(2, 3, 7, True, (b"7", b"8"), None),
+        m.Ask(2, 3, -1, False, (b"7",), np.array([[True, False]])),
+        *(m.Reply(1, 4, (3,), (4,), flags, each[:, 0]) for each in values),
         *(m.Derivatives(1, 4, (5,), (4,), (b"5",), each) for each in values),
         m.Void(1, (5,), (b"e",)),
         m.Recall(1, 3, (b"3", b"4")),
         m.Bye(1, "it has all its derivatives"),
         m.End(1, 7, 5, "the stream has ended"),
+        m.Derivatives(1, 4, (5,), (m.MOMENT,), (b"5",), values[0]),
         m.Record(b"5", 1, flags, (0,), (4,), values[0][0]),
+        m.Record(b"5", 1, flags, (0,), (4,), values[0][0], 2, True),
     ]
 
 

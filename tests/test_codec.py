@@ -51,11 +51,14 @@ BY_NAME = {
     "embedding": arrays(),
     "embeddings": arrays(),
     "values": arrays(),
+    "stored": st.booleans(),
 }
 BY_KIND: dict[tuple[type, str], st.SearchStrategy] = {
     (m.Query, "activated"): st.none() | arrays(DTYPES[0]),
     (m.Embeddings, "activated"): arrays(DTYPES[0]),
     (m.Record, "activated"): arrays(DTYPES[0]),
+    (m.Ask, "activated"): st.none() | arrays(DTYPES[0]),
+    (m.Reply, "activated"): arrays(DTYPES[0]),
     **{
         (kind, name): st.lists(ROUNDS, max_size=5).map(tuple)
         for kind, name in [
@@ -65,6 +68,8 @@ BY_KIND: dict[tuple[type, str], st.SearchStrategy] = {
             (m.Derivatives, "applied"),
             (m.Void, "rounds"),
             (m.Record, "applied"),
+            (m.Reply, "asked"),
+            (m.Reply, "unknown"),
         ]
     },
 }

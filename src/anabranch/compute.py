@@ -72,7 +72,7 @@ class ServerCompute:
     def __init__(self, rule: Rule, model: eqx.Module, width: int, rate: Rate, block: int = 1) -> None:
         dtype = _dtype(model)
         party = _init_server((rule, np.zeros(width, dtype), np.asarray(rate.first, dtype)), model)
-        self._state = _State(rule, party)
+        self._state = State(rule, party)
         self.rule, self.block = rule, block
         self._rate, self._sizes, self._dtype = rate, _sizes(block), dtype
         rows = rule.update.rows
@@ -100,6 +100,19 @@ class ServerCompute:
         done, trouble, *predictions = np.asarray(worked_out).tolist()
         self.rounds += done - (trouble != 0)
         return Stepped(np.array(predictions[:done], np.int32), np.asarray(derivatives)[:done], trouble)
+
+    def predict(self, embeddings: Rows) -> NDArray[Any]:
+        """The logits for some samples at today's parameters; nothing changes.
+
+        Args:
+            embeddings: (n, e), as they crossed the wire.
+
+        Returns:
+            (n, c)
+        """
+        n = len(embeddings)
+        size = _size(self._sizes, n)
+        return np.asarray(self._state.read(_server_looks, (_padded(embeddings, size),)))[:n]
 
     def skip(self, label: int) -> None:
         """Plays the next round as one that nobody learns from: 0 is pushed, nothing steps."""
@@ -141,7 +154,7 @@ class ClientCompute:
     def __init__(self, rule: Rule, model: eqx.Module, features: int, rate: Rate, block: int = 1) -> None:
         dtype = _dtype(model)
         party = _init_client((rule, np.zeros(features, dtype), np.asarray(rate.first, dtype)), model)
-        self._state = _State(rule, party)
+        self._state = State(rule, party)
         self.rule, self.block = rule, block
         self._rate, self._sizes, self._dtype, self._like = rate, _sizes(block), dtype, jnp.zeros(features, dtype)
         self.width: int = eqx.filter_eval_shape(_apply, party.model, self._like).shape[-1]
@@ -171,6 +184,20 @@ class ClientCompute:
         embeddings, leaves = self._state.move(_encode_rounds, numbers)
         held = [np.asarray(leaf) for leaf in leaves]
         return np.asarray(embeddings)[:n], [tuple(leaf[i] for leaf in held) for i in range(n)]
+
+    def embed(self, x: Rows) -> Rows:
+        """The embeddings of some samples at today's parameters, with nothing to learn from; nothing changes.
+
+        Args:
+            x: (n, d_m), the client's features.
+
+        Returns:
+            (n, e_m), in the dtype of the wire.
+        """
+        n = len(x)
+        size = _size(self._sizes, n)
+        samples = _padded(x.astype(self._dtype, copy=False), size)
+        return np.asarray(self._state.read(_client_looks, (samples,)))[:n]
 
     def step(self, rounds: NDArray[np.int32], pending: Sequence[Pending], derivatives: Rows) -> None:
         """Steps in the rounds in which it was activated, and pushes 0 in all that lie between them.
@@ -244,23 +271,23 @@ def from_arrays(tree: Tree, arrays: dict[str, NDArray[Any]]) -> Tree:
     return eqx.combine(jax.tree.unflatten(structure, [jnp.array(arrays[name]) for name in own]), rest)
 
 
-class _State:
-    """A party's rule and state, taken apart once into arrays and the rest.
+class State:
+    """A rule and the state of a party, or of several, taken apart once into arrays and the rest.
 
     A program gets bare arrays and gives them back. Taking a module apart at each call, and putting it together again,
     takes longer than a small model's round.
     """
 
-    def __init__(self, rule: Rule, party: Party) -> None:
+    def __init__(self, rule: Tree, party: Tree) -> None:
         self._rule, self._rule_rest = _apart(rule)
         self.party = party
 
     @property
-    def party(self) -> Party:
+    def party(self) -> Tree:
         return _together(self._arrays, self._rest)
 
     @party.setter
-    def party(self, party: Party) -> None:
+    def party(self, party: Tree) -> None:
         self._arrays, self._rest = _apart(party)
         self._static = _Static((self._rule_rest, self._rest))
 
@@ -268,6 +295,10 @@ class _State:
         """Runs a program on the state, which becomes the one that it returns; returns the rest."""
         self._arrays, rest = program(self._static, self._arrays, self._rule, numbers)
         return rest
+
+    def read(self, program: Callable[..., Any], numbers: tuple[Any, ...]) -> Any:
+        """Runs a program that only reads the state; returns what it works out."""
+        return program(self._static, self._arrays, self._rule, numbers)
 
 
 class _Rest(NamedTuple):
@@ -308,14 +339,25 @@ class _Static:
         return self is other or (isinstance(other, _Static) and self._key == other._key)
 
 
-def _program(function: Callable[..., tuple[Party, Any]]) -> Callable[..., Any]:
-    """The function of a rule, a party and numbers, compiled; the memory of the party's arrays is used again."""
+def program(function: Callable[..., tuple[Tree, Any]]) -> Callable[..., Any]:
+    """For `State.move`: the function of a rule, a party and numbers, compiled; the party's memory is used again."""
 
     @partial(jax.jit, static_argnums=0, donate_argnums=1, compiler_options=OPTIONS)
     def run(static: _Static, arrays: tuple[Array, ...], rule: tuple[Array, ...], numbers: Any) -> tuple[Any, Any]:
         rule_rest, rest = static.rests
         party, outcome = function(_together(rule, rule_rest), _together(arrays, rest), *numbers)
         return tuple(jax.tree.leaves(eqx.filter(party, eqx.is_array))), outcome
+
+    return run
+
+
+def reading(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For `State.read`: the function of a rule, a party and numbers, compiled."""
+
+    @partial(jax.jit, static_argnums=0, compiler_options=OPTIONS)
+    def run(static: _Static, arrays: tuple[Array, ...], rule: tuple[Array, ...], numbers: Any) -> Any:
+        rule_rest, rest = static.rests
+        return function(_together(rule, rule_rest), _together(arrays, rest), *numbers)
 
     return run
 
@@ -358,7 +400,7 @@ def _init_client(inputs: tuple[Any, ...], model: eqx.Module) -> Party:
     return init_client(rule, model, features, rate)
 
 
-@_program
+@program
 def _server_rounds(
     rule: Rule, server: Party, embeddings: Array, rates: Array, whole: Array
 ) -> tuple[Party, tuple[Array, Array]]:
@@ -386,7 +428,7 @@ def _server_rounds(
     return eqx.combine(arrays, rest), (derivatives, worked_out)
 
 
-@_program
+@program
 def _server_skips(rule: Rule, server: Party, label: Array, t: Array) -> tuple[Party, tuple]:
     memory, _ = rule.update.recall(server.memory, label, t)
     window = server.window
@@ -396,7 +438,7 @@ def _server_skips(rule: Rule, server: Party, label: Array, t: Array) -> tuple[Pa
     return server._replace(memory=memory, window=window), ()
 
 
-@_program
+@program
 def _encode_rounds(rule: Rule, client: Party, x: Array, whole: Array) -> tuple[Party, tuple[Array, list[Array]]]:
     """The embeddings of some rounds, and the arrays of their pullbacks, each with an axis of rounds.
 
@@ -423,7 +465,7 @@ def _encode_rounds(rule: Rule, client: Party, x: Array, whole: Array) -> tuple[P
     return client, jax.vmap(lambda x, t: one(None, x, t)[1])(x, rounds)
 
 
-@_program
+@program
 def _client_rounds(
     rule: Rule,
     client: Party,
@@ -451,3 +493,19 @@ def _client_rounds(
 
     _, _, arrays = jax.lax.while_loop(lambda c: c[1] < rows, play, (begun, jnp.int32(0), arrays))
     return eqx.combine(arrays, rest), ()
+
+
+@reading
+def _server_looks(rule: Rule, server: Party, embeddings: Array) -> Array:
+    dtype = jax.tree.leaves(parameters(server.model))[0].dtype
+    return _each(lambda row: _apply(server.model, row.astype(dtype)), embeddings)
+
+
+@reading
+def _client_looks(rule: Rule, client: Party, x: Array) -> Array:
+    return _each(lambda row: _apply(client.model, row).astype(rule.wire), x)
+
+
+def _each(function: Callable[[Array], Array], rows: Array) -> Array:
+    """A function of each row; of one alone as the simulator computes it, without an axis of rounds."""
+    return function(rows[0])[None] if len(rows) == 1 else jax.vmap(function)(rows)

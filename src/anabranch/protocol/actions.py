@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from anabranch.protocol.messages import Message, Record
 
@@ -27,6 +30,45 @@ class Played:
     """The class predicted in each, before its update; None where the round was dropped."""
 
 
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """A question was answered, and nothing else has changed.
+
+    That of an event whose label comes late must be safe before anything that follows is done.
+    """
+
+    asked: int
+    """The number of the question."""
+    event: bytes
+    number: int
+    """Of the event, where a round will follow once its label is there; else -1."""
+    round: int
+    """How many rounds are in the parameters."""
+    logits: NDArray[Any] | None
+    """(c,); None where a client that is not replaced was away."""
+    embeddings: NDArray[Any] | None
+    """(e,), of all clients, in the dtype of the wire; None likewise."""
+    activated: NDArray[np.bool_]
+    """(M,): whom the event has activated."""
+    missing: tuple[int, ...]
+    """(M,): 0 where the client replied, else how it was replaced; see `anabranch.protocol.missing`."""
+    applied: tuple[int, ...]
+    """(M,): which parameters each embedding belongs to."""
+
+    @property
+    def prediction(self) -> int | None:
+        """The class; None where there is no prediction."""
+        return None if self.logits is None else int(self.logits.argmax())
+
+    @property
+    def probabilities(self) -> NDArray[np.float64] | None:
+        """(c,): of the classes; None where there is no prediction."""
+        if self.logits is None:
+            return None
+        shifted = np.exp(self.logits.astype(np.float64) - float(self.logits.max()))
+        return np.asarray(shifted / shifted.sum())
+
+
 @dataclass(frozen=True)
 class Note:
     """Something that a person or a counter should know of."""
@@ -46,4 +88,4 @@ class Stop:
     failed: bool = False
 
 
-Action: TypeAlias = Send | Played | Note | Stop
+Action: TypeAlias = Send | Played | Predicted | Note | Stop

@@ -7,9 +7,9 @@ round in which an event has activated it. When the derivative comes it pushes 0 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,47 @@ Decide = Callable[[int, NDArray[Any]], bool]
 """Whether an event activates the client, given the number of the round and its features."""
 
 
+class Inputs(Protocol):
+    """The features of events that were predicted and whose labels come later, kept until they are learnt from."""
+
+    def get(self, event: bytes) -> tuple[NDArray[Any], bool | None] | None:
+        """The features (d_m,), and whether the event has activated the client; None where it is not kept."""
+
+    def put(self, event: bytes, x: NDArray[Any], activated: bool | None, number: int) -> None:
+        """Keeps an event's features, so that no death of the process loses them; what is kept already stays."""
+
+    def drop(self, events: Iterable[bytes]) -> None:
+        """Lets go of some events."""
+
+
+class InputsInMemory:
+    """As long as the process lives."""
+
+    def __init__(self) -> None:
+        self._held: dict[bytes, tuple[NDArray[Any], bool | None]] = {}
+
+    def get(self, event: bytes) -> tuple[NDArray[Any], bool | None] | None:
+        return self._held.get(event)
+
+    def put(self, event: bytes, x: NDArray[Any], activated: bool | None, number: int) -> None:
+        self._held.setdefault(event, (np.array(x), activated))
+
+    def drop(self, events: Iterable[bytes]) -> None:
+        for event in events:
+            self._held.pop(event, None)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
 LATER = 100
 """So many events are looked up again at a time."""
 OTHERS, LATELY = 8, 1000
 """So many signs of another process in so many rounds are no messages that came late."""
 REMEMBERED = 10_000
 """So many of the last events that were answered, or told of, are remembered."""
+LONG = 4096
+"""After so many rounds more, nobody asks for a round again: several times as many as may be open together."""
 
 
 class _Kept(NamedTuple):
@@ -51,7 +86,7 @@ class _Asked(NamedTuple):
     event: bytes
     x: NDArray[Any]
     activated: bool | None
-    """Where the server decides."""
+    """Where the server decides, or where it was decided when the event happened."""
 
 
 class ClientConversation:
@@ -65,6 +100,7 @@ class ClientConversation:
         look: its features for an event.
         decide: whether an event activates it, where the server does not say.
         session: draws a number that it never drew before.
+        inputs: keeps the features of events whose labels come later.
     """
 
     def __init__(
@@ -76,6 +112,7 @@ class ClientConversation:
         look: Look,
         decide: Decide,
         session: Callable[[], int],
+        inputs: Inputs | None = None,
     ) -> None:
         self.terms, self.client, self.schema = terms, client, schema
         self.compute = compute
@@ -86,6 +123,15 @@ class ClientConversation:
         self.activations = self.answers = 0
         """Rounds that it stepped in, and rounds that it answered, since this process began."""
         self._look, self._decide, self._draw = look, decide, session
+        self._inputs: Inputs = InputsInMemory() if inputs is None else inputs
+        self._learnt: deque[tuple[int, bytes, bool]] = deque()
+        """Rounds of events whose features are kept, in about their order, and whether they have activated it."""
+        self._taken_up: dict[bytes, None] = {}
+        """The last events of its own that the server has asked for since their labels come later."""
+        self._settling: deque[tuple[int, bytes]] = deque(maxlen=2 * REMEMBERED)
+        """Rounds of events of its own that are over, and not in a checkpoint yet."""
+        self.settled: deque[bytes] = deque(maxlen=10 * REMEMBERED)
+        """Events of its own that nothing can be lost of any more: for whoever tells of them."""
         self._session = 0
         self._sessions: deque[int] = deque(maxlen=1000)
         """The last that it drew."""
@@ -134,7 +180,7 @@ class ClientConversation:
         return self._tell(event)
 
     def _tell(self, event: bytes) -> list[Action]:
-        x, known = self._look(event), event not in self._later
+        x, known = self._features(event), event not in self._later
         self._later.pop(event, None)
         if x is None:
             self._later[event] = None
@@ -163,6 +209,8 @@ class ClientConversation:
     def saved(self, applied: int) -> None:
         """A checkpoint has the derivatives up to this round."""
         self.safe = applied
+        while self._settling and self._settling[0][0] <= applied:
+            self.settled.append(self._settling.popleft()[1])
 
     def receive(self, messages: Sequence[m.Message]) -> list[Action]:
         """What to do about messages, in their order; queries that follow one another are answered together."""
@@ -187,6 +235,8 @@ class ClientConversation:
                     text = f"another process takes part as client {self.client}: end one of them"
                     return [Stop(text, failed=True)]
             return [] if known else self.hello()
+        if isinstance(message, m.Ask):
+            return self._ask(message)
         handler = _HANDLERS.get(type(message))
         if handler is None:
             return [Note("unexpected", f"the server sent a {type(message).__name__}, which no server does")]
@@ -208,7 +258,10 @@ class ClientConversation:
             text = "two servers of this federation answer: end the one that should not be there"
             return [Stop(text, failed=True)]
         self.joined, self._epoch = True, message.epoch
-        # A server that has begun again knows of no event that waits for its round.
+        # A server that has begun again knows of no event that waits for its round, and may have died just after it
+        # had asked for one.
+        self._happened |= {event: {} for event in self._taken_up}
+        self._taken_up.clear()
         told = [action for event in list(self._happened) for action in self._tell(event)]
         return [Note("joined", f"the server is here; {message.rounds:,} rounds are played"), *told]
 
@@ -242,7 +295,7 @@ class ClientConversation:
         unknown: list[int] = []
         for query in queries:
             for i, event in enumerate(query.events):
-                t, x = query.first + i, self._look(event)
+                t, (x, decided) = query.first + i, self._kept_or_looked_up(event)
                 if t <= self.applied:  # it is over: the query was late
                     continue
                 self._answered[event] = None
@@ -255,7 +308,7 @@ class ClientConversation:
                     self._hold(t, event, {})
                     self._told.discard(event)
                 else:
-                    chosen = None if query.activated is None else bool(query.activated[i, self.client - 1])
+                    chosen = decided if query.activated is None else bool(query.activated[i, self.client - 1])
                     asked.append(_Asked(t, event, x, chosen))
         while len(self._answered) > REMEMBERED:
             del self._answered[next(iter(self._answered))]
@@ -264,6 +317,68 @@ class ClientConversation:
         for start in range(0, len(asked), block):
             actions += self._encode(asked[start : start + block])
         return actions
+
+    def _features(self, event: bytes) -> NDArray[Any] | None:
+        return self._kept_or_looked_up(event)[0]
+
+    def _kept_or_looked_up(self, event: bytes) -> tuple[NDArray[Any] | None, bool | None]:
+        """The features for an event, and whether it has activated the client where that is decided."""
+        kept = self._inputs.get(event)
+        return (self._look(event), None) if kept is None else kept
+
+    def _ask(self, ask: m.Ask) -> list[Action]:
+        """Replies to questions with embeddings of the moment; keeps the features of events that rounds will follow."""
+        if not self.joined:
+            return []
+        if ask.epoch != self._epoch:
+            return self.hello()
+        problem = self._check_chosen(ask.activated, len(ask.events))
+        if problem:
+            return [Note("unusable", f"the server asks for what cannot be used: {problem}")]
+        known: list[int] = []
+        unknown: list[int] = []
+        samples: list[NDArray[Any]] = []
+        activated: list[bool] = []
+        for i, event in enumerate(ask.events):
+            x, decided = self._kept_or_looked_up(event)
+            if x is None:
+                unknown.append(ask.asked + i)
+                continue
+            if ask.first != m.NONE:
+                if ask.activated is not None:
+                    decided = bool(ask.activated[i, self.client - 1])
+                elif decided is None:
+                    decided = event in self._happened or self._decide(ask.first + i, x)
+                if decided or not ask.stored:
+                    self._inputs.put(event, x, decided, ask.first + i)
+                self._take_up(event)
+            known.append(ask.asked + i)
+            samples.append(x)
+            activated.append(bool(decided))
+        block = self.compute.block
+        rows = [self.compute.embed(np.stack(samples[i : i + block])) for i in range(0, len(samples), block)]
+        values = np.concatenate(rows) if rows else np.zeros((0, self.compute.width), self.compute.rule.wire)
+        flags = np.array(activated, bool)
+        return [Send(m.Reply(self._session, self.applied, tuple(known), tuple(unknown), flags, values))]
+
+    def _take_up(self, event: bytes) -> None:
+        """The server knows of an event, and its label comes later; what was told of it is not used."""
+        if event in self._happened:
+            self._taken_up[event] = None
+            if len(self._taken_up) > LONG:
+                del self._taken_up[next(iter(self._taken_up))]
+            self.settled.append(event)
+            self._forget(event)
+        self._answered[event] = None
+
+    def _let_go(self, t: int) -> None:
+        """Drops the features of events whose rounds were long before round ``t``."""
+        long_ago = t - LONG - (self.compute.rule.update.rows or 0)
+        gone = []
+        while self._learnt and self._learnt[0][0] <= (min(long_ago, self.safe) if self._learnt[0][2] else long_ago):
+            gone.append(self._learnt.popleft()[1])
+        if gone:
+            self._inputs.drop(gone)
 
     def _encode(self, asked: Sequence[_Asked]) -> list[Action]:
         if not self._catch_up(asked[0].t):
@@ -275,10 +390,14 @@ class ClientConversation:
             self._remember(t, event)
             kept = self._kept.get(t)
             told = event in self._happened or (kept is not None and kept.event == event)
+            late = self._inputs.get(event)
+            if late is not None:
+                self._learnt.append((t, event, bool(late[1])))
             activated[i] = (told or self._decide(t, x)) if chosen is None else chosen
             if activated[i]:
                 self._hold(t, event, {self.applied: pending[i]})
         self.answers += len(rounds)
+        self._let_go(rounds[-1])
         return [Send(m.Embeddings(self._session, self.applied, self.safe, rounds, activated, values))]
 
     def _hold(self, t: int, event: bytes, pending: dict[int, Pending]) -> None:
@@ -299,7 +418,7 @@ class ClientConversation:
             first = max(first, self._remembered + 1)
         for lacking in range(first, t):
             event = self._events.get(lacking)
-            x = None if event is None else self._look(event)
+            x = None if event is None else self._features(event)
             if x is None:
                 return False
             self.compute.encode(np.array([lacking], np.int32), x[None])
@@ -317,8 +436,11 @@ class ClientConversation:
         n = len(query.events)
         if not 0 <= query.first <= m.LAST + 1 - n:
             return f"its first round is {query.first}"
-        if query.activated is not None and query.activated.shape != (n, self.terms.clients):
-            return f"it says for {list(query.activated.shape)} who is activated, not for {[n, self.terms.clients]}"
+        return self._check_chosen(query.activated, n)
+
+    def _check_chosen(self, activated: NDArray[np.bool_] | None, n: int) -> str:
+        if activated is not None and activated.shape != (n, self.terms.clients):
+            return f"it says for {list(activated.shape)} who is activated, not for {[n, self.terms.clients]}"
         return ""
 
     def _gap(self, text: str, what: str = "gap") -> list[Action]:
@@ -336,9 +458,13 @@ class ClientConversation:
         before = message.before if new and new[0] == 0 else (message.rounds[new[0] - 1] if new else self.applied)
         if before != self.applied:
             return self._gap(f"a derivative after round {self.applied:,} was lost")
+        actions: list[Action] = []
         # What is not kept is made again at the parameters that it belongs to: no step may pass them by.
         stops = {message.applied[i] for i in new if self._pending(message, i) is None}
         while new:
+            if message.applied[new[0]] == m.MOMENT:
+                actions += self._step_late(message, new.pop(0))
+                continue
             self._make(message, new)
             ready: list[tuple[int, Pending, Any]] = []
             for i in new[: self.compute.block]:
@@ -355,13 +481,38 @@ class ClientConversation:
             self.applied = rounds[-1]
             self.activations += len(rounds)
             for i in new[: len(ready)]:
-                self._forget(message.events[i] if message.events else self._kept[message.rounds[i]].event)
+                event = message.events[i] if message.events else self._kept[message.rounds[i]].event
+                self._over(message.rounds[i], event)
             new = new[len(ready) :]
         self._kept = {t: each for t, each in self._kept.items() if t > self.applied}
-        return []
+        return actions
+
+    def _step_late(self, message: m.Derivatives, i: int) -> list[Action]:
+        """Steps along a derivative that goes by an embedding of long ago, with the features that were kept."""
+        t, event = message.rounds[i], message.events[i]
+        x = self._features(event)
+        actions: list[Action] = []
+        if x is None:
+            text = f"the features of the event of round {t:,} are not kept any more: it does not step in it"
+            actions.append(Note("features gone", text))
+        else:
+            rounds = np.array([t], np.int32)
+            _, pending = self.compute.encode(rounds, x[None])
+            self.compute.step(rounds, pending, message.values[i : i + 1])
+            self.activations += 1
+        self.applied = t
+        self._learnt.append((t, event, True))
+        self._let_go(t)
+        return actions
+
+    def _over(self, t: int, event: bytes) -> None:
+        """The round of an event, perhaps of its own, is over."""
+        if event in self._happened:
+            self._settling.append((t, event))
+        self._forget(event)
 
     def _forget(self, event: bytes) -> None:
-        """The round of an event of its own is over."""
+        """An event of its own waits for its round no longer."""
         self._happened.pop(event, None)
         self._later.pop(event, None)
         self._told.discard(event)
@@ -380,7 +531,7 @@ class ClientConversation:
         for i in new if message.events else []:
             if message.applied[i] == self.applied and self._pending(message, i) is None:
                 t, event = message.rounds[i], message.events[i]
-                x = self._look(event)
+                x = self._features(event)
                 if x is not None and self._catch_up(t):
                     _, pending = self.compute.encode(np.array([t], np.int32), x[None])
                     self._remember(t, event)
@@ -393,7 +544,7 @@ class ClientConversation:
         in_order = bool(rounds) and list(rounds) == sorted({*rounds}) and rounds[0] >= 0 and rounds[-1] <= m.LAST
         if not in_order or len(message.applied) != len(rounds):
             return f"its rounds are {rounds[:5]}"
-        if message.events and len(message.events) != len(rounds):
+        if (message.events or m.MOMENT in message.applied) and len(message.events) != len(rounds):
             return f"{len(rounds)} rounds have {len(message.events)} events"
         if values.dtype != self.compute.rule.wire or values.shape != shape:
             return f"they are {values.dtype}{list(values.shape)}, not {self.compute.rule.wire}{list(shape)}"
@@ -403,9 +554,13 @@ class ClientConversation:
         for t in message.rounds:
             kept = self._kept.pop(t, None)
             if kept is not None:
-                self._forget(kept.event)
+                self._over(t, kept.event)
         for event in message.events:
+            if event in self._happened:
+                self.settled.append(event)
             self._forget(event)
+            self._taken_up.pop(event, None)
+        self._inputs.drop(message.events)
         return []
 
     def _end(self, message: m.End) -> list[Action]:

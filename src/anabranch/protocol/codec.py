@@ -170,6 +170,17 @@ def _read_flags(reader: _Reader) -> NDArray[np.bool_]:
     return array
 
 
+def _write_flag(value: bool) -> bytes:
+    return b"\1" if value else b"\0"
+
+
+def _read_flag(reader: _Reader) -> bool:
+    (value,) = reader.unpack("<B")
+    if value > 1:
+        raise MessageError(f"a flag is {value}, which is neither 0 nor 1")
+    return bool(value)
+
+
 def _write_terms(value: Terms) -> bytes:
     return b"".join(form.write(getattr(value, name)) for name, form in _TERMS.items())
 
@@ -186,6 +197,7 @@ _ROUNDS = _Form(_write_rounds, _read_rounds)
 _ARRAY = _Form(_write_array, _read_array)
 _FLAGS = _Form(_write_array, _read_flags)
 _MASK = _Form(_write_mask, _read_mask)
+_FLAG = _Form(_write_flag, _read_flag)
 _TERMS: dict[str, _Form] = {"federation": _TEXT, "clients": _U16, "update": _TEXT, "wire": _TEXT}
 _AGREED = _Form(_write_terms, _read_terms)
 
@@ -219,6 +231,22 @@ FORMS: dict[type[m.Message], dict[str, _Form]] = {
         "values": _ARRAY,
     },
     m.Unknown: {"session": _NONCE, "rounds": _ROUNDS},
+    m.Ask: {
+        "epoch": _NONCE,
+        "asked": _ROUND,
+        "first": _ROUND,
+        "stored": _FLAG,
+        "events": _EVENTS,
+        "activated": _MASK,
+    },
+    m.Reply: {
+        "session": _NONCE,
+        "applied": _ROUND,
+        "asked": _ROUNDS,
+        "unknown": _ROUNDS,
+        "activated": _FLAGS,
+        "values": _ARRAY,
+    },
     m.Derivatives: {
         "session": _NONCE,
         "before": _ROUND,
@@ -238,6 +266,8 @@ FORMS: dict[type[m.Message], dict[str, _Form]] = {
         "missing": _ROUNDS,
         "applied": _ROUNDS,
         "embeddings": _ARRAY,
+        "predicted": _ROUND,
+        "stored": _FLAG,
     },
 }
 """The fields of each kind of message, in their order on the wire."""

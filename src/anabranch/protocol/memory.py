@@ -10,7 +10,7 @@ from itertools import count, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.protocol.actions import Action, Note, Played, Send, Stop
+from anabranch.protocol.actions import Action, Note, Played, Predicted, Send, Stop
 from anabranch.protocol.client import ClientConversation
 from anabranch.protocol.codec import decode, encode
 from anabranch.protocol.server import ServerConversation
@@ -31,6 +31,7 @@ class InMemory:
         fate: of each message; by default all arrive at once.
         played: called with what was played, before any message that follows from it is carried.
         choose: who is activated, where the server decides.
+        predicted: called with what was predicted without a round, likewise.
     """
 
     def __init__(
@@ -41,13 +42,15 @@ class InMemory:
         fate: Fate = lambda raw: (0.0,),
         played: Callable[[Played], None] = lambda played: None,
         choose: Choose = lambda first, n: None,
+        predicted: Callable[[Predicted], None] = lambda predicted: None,
     ) -> None:
         self.server, self.clients = server, list(clients)
         self.now = 0.0
         self.notes: list[Note] = []
         self.stopped: dict[int, Stop] = {}
         """Why each party has stopped; the server is 0."""
-        self._samples, self._fate, self._played, self._choose = samples, fate, played, choose
+        self._samples, self._fate, self._choose = samples, fate, choose
+        self._played, self._predicted = played, predicted
         self._under_way: list[tuple[float, int, int, int, bytes]] = []
         self._number = count()
         self._over = False
@@ -116,6 +119,8 @@ class InMemory:
                             heapq.heappush(self._under_way, entry)
                 case Played() as played:
                     self._played(played)
+                case Predicted() as predicted:
+                    self._predicted(predicted)
                 case Note() as note:
                     self.notes.append(note)
                 case Stop() as stop:

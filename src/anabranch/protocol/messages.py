@@ -11,6 +11,8 @@ type            from → to         what it says
 `Query`         server → clients  send your embeddings for these rounds, if you have not
 `Embeddings`    client → server   here they are, and in which of the rounds an event has activated me
 `Unknown`       client → server   I have no features for the events of these rounds
+`Ask`           server → clients  send your embeddings for these events: nobody learns from them now
+`Reply`         client → server   here they are
 `Derivatives`   server → client   ``v_m`` of the rounds in which you were activated
 `Void`          server → client   nothing comes for these rounds, and these events: forget them
 `Recall`        server → client   the events of the last rounds, so that a window of samples can be made again
@@ -38,6 +40,10 @@ Events = tuple[bytes, ...]
 
 NONE = -1
 """In place of the number of a round: none yet."""
+MOMENT = -2
+"""In place of the round that says to which of a client's parameters a derivative belongs: those that it then has."""
+NOTHING = -2
+"""In place of a class that was predicted: none was, since a client was away."""
 LAST = 2**31 - 2
 """No round has a greater number: the programs count in 32 bits."""
 
@@ -145,6 +151,38 @@ class Unknown(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class Ask(Message):
+    """The events are those of late labels, or somebody's who wants a prediction and nothing more."""
+
+    epoch: int
+    asked: int
+    """The number of the first of these consecutive questions."""
+    first: int
+    """The number of the first event, where rounds will follow once the labels are there; else `NONE`."""
+    stored: bool
+    """Whether those rounds will go by the embeddings that are sent now."""
+    events: Events
+    """One a question."""
+    activated: NDArray[np.bool_] | None
+    """(n, M) where the server decides who is activated; else each client decides."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reply(Message):
+    session: int
+    applied: int
+    """The last round whose derivative is in the parameters that made the embeddings."""
+    asked: Rounds
+    """The numbers of the questions."""
+    unknown: Rounds
+    """Questions for whose events it has no features."""
+    activated: NDArray[np.bool_]
+    """(n,): which of the events have activated the client."""
+    values: NDArray[Any]
+    """(n, e_m), in the dtype of the wire."""
+
+
+@dataclass(frozen=True, eq=False)
 class Derivatives(Message):
     """The round number says how many rounds lie between two in which the client was activated: it pushes 0 in each."""
 
@@ -154,9 +192,10 @@ class Derivatives(Message):
     rounds: Rounds
     """In order."""
     applied: Rounds
-    """As the client said it with the embedding: which parameters each derivative belongs to."""
+    """As the client said it with the embedding: which parameters each derivative belongs to. `MOMENT` where it goes by
+    an embedding of long ago: the client takes the features that it kept, and its parameters of that moment."""
     events: Events
-    """One a round where they are sent again, since the client may have lost what it kept; else none."""
+    """One a round where the client may not know them, or may have lost what it kept; else none."""
     values: NDArray[Any]
     """(n, e_m), or (n, l, e_m) under SLR, in the dtype of the wire."""
 
@@ -207,3 +246,7 @@ class Record(Message):
     """(M,): which parameters each embedding belongs to."""
     embeddings: NDArray[Any]
     """(e,), or (l, e) under SLR; empty where the round was skipped."""
+    predicted: int = NONE
+    """The class predicted when the event happened, where its label came later; `NONE` where the round predicts."""
+    stored: bool = False
+    """Whether the embeddings are those of the event, and its label came later."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.protocol.messages import NONE, Derivatives
+from anabranch.protocol.messages import MOMENT, NONE, Derivatives
 from anabranch.protocol.missing import History, Policy, Wait
 
 LARGEST = 1e6
@@ -28,6 +28,8 @@ class Sent(NamedTuple):
     """The parameters that it belongs to."""
     event: bytes
     value: NDArray[Any]
+    stored: bool = False
+    """Whether it goes by an embedding of long ago."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,10 @@ class Seat:
         self.max_delay = 0
         """The most steps between an embedding's parameters and those that its derivative was applied to."""
 
-    def push(self, t: int, applied: int, event: bytes, value: NDArray[Any]) -> None:
+    def push(self, t: int, applied: int, event: bytes, value: NDArray[Any], *, stored: bool = False) -> None:
         """The client was activated in round ``t``, with the parameters that have the derivatives up to ``applied``."""
         self.max_delay = max(self.max_delay, len(self._rounds) - bisect_right(self._rounds, applied))
-        self.outbox[t] = Sent(self.before, applied, event, value)
+        self.outbox[t] = Sent(self.before, applied, event, value, stored)
         self._rounds.append(t)
         self.before = t
 
@@ -110,14 +112,18 @@ class Seat:
             session=self.session or 0,
             before=sent[0].before,
             rounds=tuple(rounds),
-            applied=tuple(each.applied for each in sent),
-            events=tuple(each.event for each in sent) if again else (),
+            applied=tuple(MOMENT if each.stored else each.applied for each in sent),
+            events=tuple(each.event for each in sent) if again or any(each.stored for each in sent) else (),
             values=np.stack([each.value for each in sent]),
         )
 
     def problem(self, values: NDArray[Any], n: int, activated: NDArray[np.bool_]) -> str:
         """What is wrong with its embeddings for ``n`` rounds, or an empty text."""
-        shape, largest = (n, *self.shape), self.expected.largest
+        return self.unusable(values, (n, *self.shape), activated)
+
+    def unusable(self, values: NDArray[Any], shape: tuple[int, ...], activated: NDArray[np.bool_]) -> str:
+        """What is wrong with embeddings that should be of this shape, or an empty text."""
+        n, largest = shape[0], self.expected.largest
         if values.dtype != self.wire:
             return f"embeddings are {values.dtype}, not {self.wire}"
         if values.shape != shape or activated.shape != (n,) or not n:
@@ -150,7 +156,9 @@ class Seat:
             "before": self.before,
             "safe": self.safe,
             "max_delay": self.max_delay,
-            "outbox": [[t, each.before, each.applied, each.event.hex()] for t, each in self.outbox.items()],
+            "outbox": [
+                [t, each.before, each.applied, each.event.hex(), each.stored] for t, each in self.outbox.items()
+            ],
         }
         return arrays, values
 
@@ -167,7 +175,7 @@ class Seat:
         self.history.round, self.history.count = values["round"], values["count"]
         self.before, self.safe, self.max_delay = values["before"], values["safe"], values["max_delay"]
         self.outbox = {
-            t: Sent(before, applied, bytes.fromhex(event), arrays["outbox"][i])
-            for i, (t, before, applied, event) in enumerate(values["outbox"])
+            t: Sent(before, applied, bytes.fromhex(event), arrays["outbox"][i], stored)
+            for i, (t, before, applied, event, stored) in enumerate(values["outbox"])
         }
         self._rounds = list(self.outbox)

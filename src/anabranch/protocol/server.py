@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,8 @@ from anabranch.errors import ConfigError
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Send, Stop
 from anabranch.protocol.missing import Stand, Wait
+from anabranch.protocol.opened import Answer, Arrival, Late, Open
+from anabranch.protocol.questions import Questions
 from anabranch.protocol.seat import Expected, Seat
 from anabranch.protocol.terms import Terms, difference
 from anabranch.protocol.training import Training
@@ -29,46 +30,6 @@ PIECE = 2**19
 """Bytes, about, of the derivatives in a message that sends them again."""
 REMEMBERED = 10_000
 """So many events of the last rounds are remembered, so that one that comes late opens no second round."""
-
-
-@dataclass
-class _Answer:
-    """What a client sent for a round."""
-
-    applied: int
-    activated: bool
-    values: NDArray[Any]
-
-
-@dataclass
-class _Open:
-    """A round that waits for its embeddings."""
-
-    t: int
-    event: bytes
-    label: int
-    deadline: float
-    activated: NDArray[np.bool_] | None
-    """(M,) where the server decides."""
-    answers: dict[int, _Answer] = field(default_factory=dict)
-    overdue: bool = False
-    """Whether its deadline has passed."""
-    unknown: set[int] = field(default_factory=set)
-    """Who has no features for the event, or sent something that cannot be used."""
-    begun: set[int] = field(default_factory=set)
-    """Who has said hello since it was opened: each gets time for that once."""
-    again: set[int] = field(default_factory=set)
-    """Who was asked again since a deadline passed, having answered with parameters that are too old."""
-
-
-@dataclass
-class _Arrival:
-    """An event that clients have told of, and that no round was opened for yet."""
-
-    due: float
-    t: int
-    """How many rounds were opened when it came."""
-    answers: dict[int, _Answer] = field(default_factory=dict)
 
 
 class ServerConversation:
@@ -108,9 +69,11 @@ class ServerConversation:
         self.terms, self.in_flight = terms, in_flight
         self.seats = [Seat(each, compute.rule.wire, rows) for each in expected]
         self.training = Training(compute, self.seats, remembered=REMEMBERED + in_flight)
+        self.questions = Questions(self.training, self.seats, epoch, in_flight, deadline, self._send_again_soon)
+        """Predictions that change nothing."""
         self._deadline, self._coalesce, self._epoch = deadline, coalesce, epoch
-        self._open: deque[_Open] = deque()
-        self._arrivals: dict[bytes, _Arrival] = {}
+        self._open: deque[Open] = deque()
+        self._arrivals: dict[bytes, Arrival] = {}
         self._ended: str | None = None
         self._end_again = math.inf
         """When clients that have not left are told again that no round follows."""
@@ -136,10 +99,13 @@ class ServerConversation:
 
     @property
     def room(self) -> int:
-        """How many rounds may be opened now: none before every client whose policy is to wait has come."""
+        """How many rounds may be opened now: none before every client whose policy is to wait has come.
+
+        Events that are only predicted yet, since their labels come late, take as much room.
+        """
         if self._ended is not None or self.awaited():
             return 0
-        return min(self.in_flight - len(self._open), m.LAST + 1 - self.opened)
+        return min(self.in_flight - len(self._open) - self.questions.learning, m.LAST + 1 - self.opened)
 
     @property
     def full(self) -> bool:
@@ -163,18 +129,24 @@ class ServerConversation:
         return [Send(m.Call(self._epoch, 0))]
 
     def open(
-        self, events: Sequence[bytes], labels: Sequence[int], now: float, activated: NDArray[np.bool_] | None = None
+        self,
+        events: Sequence[bytes],
+        labels: Sequence[int],
+        now: float,
+        activated: NDArray[np.bool_] | None = None,
+        late: Sequence[Late] | None = None,
     ) -> list[Action]:
         """Opens a round for each event, at most as many as there is `room` for.
 
         Args:
             activated: (n, M) where the server decides who is activated; else each client decides.
+            late: of each event, where their labels have come later; all of them with what is stored, or none.
         """
         first = self.opened
         asked: list[Action] = []
         for i, (event, label) in enumerate(zip(events, labels, strict=True)):
             chosen = None if activated is None else activated[i]
-            each = _Open(first + i, event, label, now + self._deadline, chosen)
+            each = Open(first + i, event, label, now + self._deadline, chosen, None if late is None else late[i])
             arrival = self._arrivals.pop(event, None)
             for client, answer in (arrival.answers if arrival else {}).items():
                 if self.seats[client - 1].stale(answer.applied, each.t, self.in_flight):
@@ -183,8 +155,22 @@ class ServerConversation:
                     each.answers[client] = answer
             self._open.append(each)
             self.training.remember(event, each.t)
+        if late is not None and late[0].stored is not None:
+            return self._play(now)
         query = m.Query(self._epoch, first, tuple(events), activated)
         return [Send(query), *asked, *self._play(now)]
+
+    def take_up(self, event: bytes) -> None:
+        """An event that clients have told of is predicted now: each of them is asked, and replies with its own."""
+        self._arrivals.pop(event, None)
+
+    def forget(self, events: Sequence[bytes]) -> list[Action]:
+        """No round will be opened for events that were predicted: the clients need not keep their features."""
+        return [self._void(client, events=tuple(events)) for client, seat in self._here()]
+
+    def _here(self) -> list[tuple[int, Seat]]:
+        """The clients that have said hello to this process."""
+        return [(client, seat) for client, seat in enumerate(self.seats, 1) if seat.session is not None]
 
     def arrived(self, now: float) -> list[bytes]:
         """The events that clients have told of and that wait for no other client any longer, the first one first."""
@@ -213,14 +199,14 @@ class ServerConversation:
         deadlines = [each.deadline for each in self._open] if self._ended is None else []
         calls = [self._call_again] if any(seat.session is None for seat in self.seats) else []
         arrivals = [each.due for each in self._arrivals.values()] if self._arrivals and self.room else []
-        return min([*deadlines, *calls, *arrivals, self._end_again])
+        return min([*deadlines, *calls, *arrivals, self._end_again, self.questions.due()])
 
     def tick(self, now: float) -> list[Action]:
         """Deals with what is missing after its deadline."""
-        actions = self._call(now)
+        actions = [*self._call(now), *self.questions.tick(now)]
         if self._ended is not None:
             return [*actions, *(self.end(self._ended, now) if self._end_again <= now else [])]
-        late: dict[int, list[_Open]] = {}
+        late: dict[int, list[Open]] = {}
         for each in self._open:
             if each.deadline <= now:
                 each.deadline, each.overdue = now + self._deadline, True
@@ -240,8 +226,7 @@ class ServerConversation:
     def end(self, reason: str, now: float) -> list[Action]:
         """Tells every client that no round follows; those that have all their derivatives say goodbye."""
         self._ended, self._end_again = reason, now + self._deadline
-        seats = enumerate(self.seats, 1)
-        return [Send(self._end(seat), client) for client, seat in seats if seat.session is not None and not seat.ended]
+        return [Send(self._end(seat), client) for client, seat in self._here() if not seat.ended]
 
     @property
     def ended(self) -> bool:
@@ -311,6 +296,7 @@ class ServerConversation:
             actions.append(Send(m.Recall(hello.session, self.rounds - len(recall), recall), client))
         actions += self._send_again(client, seat, hello.applied)
         actions += self._ask(client, self._open)
+        actions += self.questions.hello(client)
         if self._ended is not None:
             actions.append(Send(self._end(seat), client))
         return actions
@@ -326,7 +312,7 @@ class ServerConversation:
             text = f"{len(seat.outbox):,} of its derivatives are in no checkpoint of it: no more are kept for it"
             return self._unusable(client, message.rounds, text, now)
         void: dict[int, None] = {}
-        asked: dict[int, _Open] = {}
+        asked: dict[int, Open] = {}
         odd: dict[str, list[int]] = {}  # one note for all rounds of a message, which may name very many
         for i, t in enumerate(message.rounds):
             place = t - self.rounds
@@ -342,7 +328,7 @@ class ServerConversation:
                 asked[t] = self._open[place]
             else:
                 activated = bool(message.activated[i])
-                self._open[place].answers[client] = _Answer(message.applied, activated, message.values[i])
+                self._open[place].answers[client] = Answer(message.applied, activated, message.values[i])
                 self._open[place].unknown.discard(client)
         seat.present = True
         actions: list[Action] = [
@@ -352,9 +338,7 @@ class ServerConversation:
         if asked:
             text = f"client {client} answered with parameters of round {message.applied:,}: a derivative was lost"
             actions.append(Note("stale", text, client))
-            if seat.sent_again + self._deadline <= now:  # else they are under way
-                seat.sent_again = now
-                actions += self._send_again(client, seat, message.applied)
+            actions += self._send_again_soon(client, seat, message.applied, now)
             anew = [each for each in asked.values() if client not in each.again]
             for each in anew:
                 each.again.add(client)
@@ -362,6 +346,9 @@ class ServerConversation:
         if void:
             actions.append(self._void(client, tuple(void)))
         return actions + self._play(now)
+
+    def _reply(self, client: int, seat: Seat, message: m.Reply, now: float) -> list[Action]:
+        return self.questions.reply(client, seat, message, now)
 
     def _unknown(self, client: int, seat: Seat, message: m.Unknown, now: float) -> list[Action]:
         return self._unusable(client, message.rounds, "it has no features for this event", now, "unknown")
@@ -373,10 +360,10 @@ class ServerConversation:
         if problem:
             return [Note("unusable", f"client {client}: {problem}", client)]
         seat.present = True
-        answer = _Answer(message.applied, True, message.embedding)
+        answer = Answer(message.applied, True, message.embedding)
         t = self.training.round_of(message.event)
         if t is None:
-            arrival = self._arrivals.setdefault(message.event, _Arrival(now + self._coalesce, self.opened))
+            arrival = self._arrivals.setdefault(message.event, Arrival(now + self._coalesce, self.opened))
             arrival.answers[client] = answer
             if len(self._arrivals) <= REMEMBERED:
                 return []
@@ -419,10 +406,10 @@ class ServerConversation:
         unheard = [client for client, seat in enumerate(self.seats, 1) if seat.session is None and not first]
         return [Send(m.Call(self._epoch, 0), client) for client in unheard]
 
-    def _ask(self, client: int, rounds: Iterable[_Open]) -> list[Action]:
+    def _ask(self, client: int, rounds: Iterable[Open]) -> list[Action]:
         """Queries one client for rounds of which it may know nothing."""
         actions: list[Action] = []
-        run: list[_Open] = []
+        run: list[Open] = []
         for each in [*rounds, None]:
             if run and (each is None or each.t != run[-1].t + 1):
                 masks = [one.activated for one in run if one.activated is not None]
@@ -439,10 +426,17 @@ class ServerConversation:
         pieces = [lacking[i : i + size] for i in range(0, len(lacking), size)]
         return [Send(seat.derivatives(piece, again=True), client) for piece in pieces]
 
+    def _send_again_soon(self, client: int, seat: Seat, applied: int, now: float) -> list[Action]:
+        """As `_send_again`, unless they are under way."""
+        if seat.sent_again + self._deadline > now:
+            return []
+        seat.sent_again = now
+        return self._send_again(client, seat, applied)
+
     def _end(self, seat: Seat) -> m.End:
         return m.End(seat.session or 0, self.rounds, seat.before, self._ended or "")
 
-    def _replacement(self, each: _Open, client: int) -> Stand | None:
+    def _replacement(self, each: Open, client: int) -> Stand | None:
         """What stands in for a client that has not answered for a round; None while it is waited for."""
         seat = self.seats[client - 1]
         # Where all are away a round takes its time: else the stream would be gone before one of them is back.
@@ -451,8 +445,10 @@ class ServerConversation:
             return None
         return seat.history.stand(seat.expected.missing, each.t)
 
-    def _stands(self, each: _Open) -> list[Stand] | None:
+    def _stands(self, each: Open) -> list[Stand] | None:
         """What there is of every client for a round; None while something is lacking."""
+        if each.stored is not None:
+            return each.stored.stands([seat.expected.width for seat in self.seats])
         replaced: dict[int, Stand] = {}
         clients = range(1, len(self.seats) + 1)
         for client in clients if len(each.answers) < len(clients) else ():
@@ -467,14 +463,16 @@ class ServerConversation:
         """Plays the rounds that are complete, in their order."""
         actions: list[Action] = []
         while self._open and self._ended is None:
-            ready: list[tuple[_Open, list[Stand]]] = []
+            ready: list[tuple[Open, list[Stand]]] = []
             while len(ready) < min(len(self._open), self.compute.block):
                 each = self._open[len(ready)]
                 stands = self._stands(each)
                 if stands is None:
                     break
                 skipped = any(stand.values is None for stand in stands)
-                replaced = {client for client, stand in enumerate(stands, 1) if stand.how}
+                replaced = {
+                    client for client, stand in enumerate(stands, 1) if stand.how and client not in each.answers
+                }
                 # What stands in for an embedding may be made of those that are only now played.
                 waits = any(client in before.answers for before, _ in ready for client in replaced)
                 if ready and (skipped or waits):
@@ -484,7 +482,7 @@ class ServerConversation:
                     break
             if not ready:
                 break
-            records = [self._record(each, stands) for each, stands in ready]
+            records = [each.record(stands, self.compute.rule.wire) for each, stands in ready]
             played, trouble = self.training.apply(records)
             voided = [
                 (client, self._open[i].t)
@@ -506,22 +504,6 @@ class ServerConversation:
             text = f"{REMEMBERED:,} rounds were played since clients told of an event, and none of them was its own"
             actions += self._drop(next(iter(self._arrivals)), text)
         return actions
-
-    def _record(self, each: _Open, stands: list[Stand]) -> m.Record:
-        answers = [each.answers.get(client) for client in range(1, len(stands) + 1)]
-        said = np.array([answer is not None and answer.activated for answer in answers])
-        if each.activated is not None:  # the server decides, and a client that is not here cannot learn
-            said = each.activated & np.array([answer is not None for answer in answers])
-        shown = [stand.values for stand in stands if stand.values is not None]
-        skipped = len(shown) < len(stands)
-        return m.Record(
-            event=each.event,
-            label=each.label,
-            activated=said & (not skipped),
-            missing=tuple(stand.how for stand in stands),
-            applied=tuple(m.NONE if answer is None else answer.applied for answer in answers),
-            embeddings=np.zeros(0, self.compute.rule.wire) if skipped else np.concatenate(shown, axis=-1),
-        )
 
     # -- what the rounds leave behind -----------------------------------------------------------------------------
 
@@ -548,6 +530,7 @@ _Handler = Callable[[ServerConversation, int, Seat, Any, float], list[Action]]
 _HANDLERS: dict[type[m.Message], _Handler] = {
     m.Embeddings: ServerConversation._embeddings,
     m.Unknown: ServerConversation._unknown,
+    m.Reply: ServerConversation._reply,
     m.Happened: ServerConversation._happened,
     m.Bye: ServerConversation._bye,
 }

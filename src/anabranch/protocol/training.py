@@ -83,7 +83,7 @@ class Training:
         first = self.rounds
         if not records[0].embeddings.size:
             self.compute.skip(records[0].label)
-            return Played(first, tuple(records), (None,)), ""
+            return Played(first, tuple(records), (_predicted(records[0], None),)), ""
         stepped = self.compute.step(
             np.stack([record.embeddings for record in records]), np.array([r.label for r in records], np.int32)
         )
@@ -101,8 +101,9 @@ class Training:
                     seat.history.push(first + i, newest if self._rows is None else newest[(first + i) % self._rows])
                 if record.activated[c]:
                     value = stepped.derivatives[i][..., own]
-                    seat.push(first + i, record.applied[c], record.event, value)
-        return Played(first, tuple(done), tuple(stepped.predictions[: len(done)].tolist())), trouble
+                    seat.push(first + i, record.applied[c], record.event, value, stored=record.stored)
+        predictions = stepped.predictions[: len(done)].tolist()
+        return Played(first, tuple(done), tuple(map(_predicted, done, predictions))), trouble
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and JSON values for a checkpoint: all that the rounds played have left behind."""
@@ -131,3 +132,13 @@ class Training:
             seat.restore(of(f"client {client}/"), values["seats"][client - 1])
         self._recent = {bytes.fromhex(event): t for event, t in values["recent"]}
         self._events.extend(bytes.fromhex(event) for event in values["events"])
+
+
+def _predicted(record: m.Record, in_round: int | None) -> int | None:
+    """The class that counts: where the label came later, the one that was predicted when the event happened."""
+    match record.predicted:
+        case m.NONE:
+            return in_round
+        case m.NOTHING:
+            return None
+    return record.predicted

@@ -1,0 +1,117 @@
+"""A round from the query until it is played, and an event until its round is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.protocol import messages as m
+from anabranch.protocol.missing import Stand
+
+
+class Stored(NamedTuple):
+    """What was sent when an event happened, for a round without a second embedding."""
+
+    embeddings: NDArray[Any] | None
+    """(e,), of all clients; None where one was away that is not replaced."""
+    activated: NDArray[np.bool_]
+    """(M,)"""
+    missing: m.Rounds
+    """(M,): 0 where the client had replied, else how it was replaced."""
+    applied: m.Rounds
+    """(M,): which parameters each embedding belongs to."""
+
+    def stands(self, widths: Sequence[int]) -> list[Stand]:
+        """What there is of every client, whose embeddings have these widths."""
+        if self.embeddings is None:
+            return [Stand(how, None) for how in self.missing]
+        parts = np.split(self.embeddings, np.cumsum(widths)[:-1], axis=-1)
+        return [Stand(how, part) for how, part in zip(self.missing, parts, strict=True)]
+
+
+class Late(NamedTuple):
+    """What is known of an event whose label has come later."""
+
+    predicted: int | None
+    """The class that was predicted when it happened; None where none was."""
+    stored: Stored | None = None
+    """None where the clients are asked again, so that the embeddings are those of today's parameters."""
+
+    @property
+    def code(self) -> int:
+        """What the round's record says of the prediction."""
+        return m.NOTHING if self.predicted is None else self.predicted
+
+
+@dataclass
+class Answer:
+    """What a client sent for a round."""
+
+    applied: int
+    activated: bool
+    values: NDArray[Any]
+
+
+@dataclass
+class Open:
+    """A round that waits for its embeddings."""
+
+    t: int
+    event: bytes
+    label: int
+    deadline: float
+    activated: NDArray[np.bool_] | None
+    """(M,) where the server decides."""
+    late: Late | None = None
+    """Where the event happened long ago."""
+    answers: dict[int, Answer] = field(default_factory=dict)
+    overdue: bool = False
+    """Whether its deadline has passed."""
+    unknown: set[int] = field(default_factory=set)
+    """Who has no features for the event, or sent something that cannot be used."""
+    begun: set[int] = field(default_factory=set)
+    """Who has said hello since it was opened: each gets time for that once."""
+    again: set[int] = field(default_factory=set)
+    """Who was asked again since a deadline passed, having answered with parameters that are too old."""
+
+    @property
+    def stored(self) -> Stored | None:
+        """What its clients have sent long ago, where the round goes by that."""
+        return None if self.late is None else self.late.stored
+
+    def record(self, stands: Sequence[Stand], wire: np.dtype[Any]) -> m.Record:
+        """The round, once there is something of every client."""
+        shown = [stand.values for stand in stands if stand.values is not None]
+        skipped = len(shown) < len(stands)
+        answers = [self.answers.get(client) for client in range(1, len(stands) + 1)]
+        answered = np.array([answer is not None for answer in answers])
+        said = np.array([answer is not None and answer.activated for answer in answers])
+        applied = tuple(m.NONE if answer is None else answer.applied for answer in answers)
+        if self.stored is not None:
+            said, applied = self.stored.activated, self.stored.applied
+        elif self.activated is not None:  # the server decides, and a client that is not here cannot learn
+            said = self.activated & answered
+        return m.Record(
+            event=self.event,
+            label=self.label,
+            activated=said & (not skipped),
+            missing=tuple(stand.how for stand in stands),
+            applied=applied,
+            embeddings=np.zeros(0, wire) if skipped else np.concatenate(shown, axis=-1),
+            predicted=m.NONE if self.late is None else self.late.code,
+            stored=self.stored is not None,
+        )
+
+
+@dataclass
+class Arrival:
+    """An event that clients have told of, and that no round was opened for yet."""
+
+    due: float
+    t: int
+    """How many rounds were opened when it came."""
+    answers: dict[int, Answer] = field(default_factory=dict)
