@@ -1,0 +1,32 @@
+"""Plays sources in tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from anabranch.sources.base import Happening, Source
+
+T = TypeVar("T")
+LONG = 60.0
+"""Seconds after which a test that waits for something has failed."""
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Its result; a test that hangs fails."""
+
+    async def bounded() -> T:
+        return await asyncio.wait_for(coroutine, LONG)
+
+    return asyncio.run(bounded())
+
+
+async def play(source: Source, most: int | None = None) -> list[Happening]:
+    """The first readings, or all."""
+    found: list[Happening] = []
+    async for each in source.readings():
+        found.append(each)
+        if len(found) == most:
+            break
+    return found

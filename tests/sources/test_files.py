@@ -1,0 +1,197 @@
+"""Rows of a file happen at their times, an entity is as its last row says, and wrong files are refused by row."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from anabranch.errors import CheckpointError, ConfigError, DataError
+from anabranch.sources.base import Happening
+from anabranch.sources.cursor import Cursor
+from anabranch.sources.files import FileSource
+from anabranch.sources.names import Names
+from source_playing import play, run
+
+NAMES = Names(bytes(32))
+ROWS = "who,at,a\nx,1,10\ny,2,20\nx,3,30\n"
+
+
+def opened(path: Path, text: str = ROWS, names: Names = NAMES, **options: Any) -> FileSource:
+    if text:
+        path.write_text(text)
+    return FileSource(path, names, options.pop("time", "at"), ["a"], **{"entity": "who"} | options)
+
+
+def given_of(source: FileSource) -> list[Happening]:
+    return run(play(source))
+
+
+def at(source: FileSource, entity: str, seconds: float) -> Any:
+    values = source.look(NAMES.of(entity, round(seconds * 1e6)))
+    return None if values is None else values["a"]
+
+
+def test_rows_are_events_of_an_entity_at_a_time(tmp_path: Path) -> None:
+    source = opened(tmp_path / "t.csv")
+    events = given_of(source)
+    assert [each.reading for each in events] == [
+        ("x", 1_000_000, {"a": "10"}), ("y", 2_000_000, {"a": "20"}), ("x", 3_000_000, {"a": "30"}),
+    ]  # fmt: skip
+    assert [each.name for each in events] == [NAMES.of(each.reading.entity, each.reading.time) for each in events]
+    assert [source.look(each.name) for each in events] == [each.reading.values for each in events]
+
+
+def test_an_entity_is_as_its_last_row_at_that_time_says(tmp_path: Path) -> None:
+    source = opened(tmp_path / "t.csv")
+    assert [at(source, "x", s) for s in (0.999999, 1, 2.5, 3, 1e6)] == [None, "10", "10", "30", "30"]
+    assert (at(source, "y", 1), at(source, "nobody", 9), source.look(b"order 17")) == (None, None, None)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(st.lists(st.tuples(st.sampled_from("xyz"), st.integers(0, 6)), min_size=1, max_size=12))
+def test_look_ups_are_those_of_a_plain_search(tmp_path: Path, rows: list[tuple[str, int]]) -> None:
+    lines = "".join(f"{who},{when},{i}\n" for i, (who, when) in enumerate(rows))
+    source = opened(tmp_path / "t.csv", "who,at,a\n" + lines, order="sort")
+    for who, when in itertools.product("xyz", range(8)):
+        known = [(then, i) for i, (whose, then) in enumerate(rows) if whose == who and then <= when]
+        assert at(source, who, when) == (str(max(known)[1]) if known else None)
+    assert len(source) == len({*rows}) == len(given_of(source))
+    assert source.counts["duplicate"] == len(rows) - len({*rows})
+
+
+def test_parquet_has_times_and_numbers_of_its_own(tmp_path: Path) -> None:
+    moments = [dt.datetime(2026, 1, 1, tzinfo=dt.UTC), dt.datetime(2026, 1, 2, tzinfo=dt.UTC)]
+    pq.write_table(pa.table({"who": [7, 7], "at": moments, "a": [None, 1.5]}), tmp_path / "t.parquet")
+    source = opened(tmp_path / "t.parquet", "")
+    first, second = given_of(source)
+    assert first.reading == ("7", 1_767_225_600_000_000, {"a": None})
+    assert second.reading.values == {"a": 1.5}
+
+
+def test_sensors_have_times_alone_and_a_date_and_a_time_of_day_together(tmp_path: Path) -> None:
+    text = "Date,Time,a\n2017/12/22,10:49:41,1\n2017/12/22,10:50:12,2\n"
+    source = opened(tmp_path / "t.csv", text, time=["Date", "Time"], entity=None)
+    events = given_of(source)
+    assert [each.reading.time for each in events] == [1_513_939_781_000_000, 1_513_939_812_000_000]
+    assert NAMES.read(events[0].name) == (NAMES.hash(""), 1_513_939_781_000_000)
+    assert source.look(NAMES.of("", 1_513_939_800_000_000)) == {"a": "1"}
+
+
+def test_a_grain_makes_one_event_of_times_that_are_near(tmp_path: Path) -> None:
+    names = Names(bytes(32), grain=2_000_000)
+    text = "who,at,a\nx,0.5,1\ny,0.6,2\nx,1.5,3\nx,2,4\nx,2.5,5\n"
+    source = opened(tmp_path / "t.csv", text, names)
+    events = given_of(source)
+    assert [(each.reading.entity, Names.read(each.name)[1]) for each in events] == [  # type: ignore[index]
+        ("x", 2_000_000), ("y", 2_000_000), ("x", 4_000_000),
+    ]  # fmt: skip
+    assert [source.look(each.name)["a"] for each in events] == ["4", "2", "5"]  # type: ignore[index]
+
+
+def test_at_a_speed_rows_wait_for_their_time(tmp_path: Path) -> None:
+    now, waited = [100.0], []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        now[0] += seconds
+
+    given_of(opened(tmp_path / "t.csv", speed=4.0, clock=lambda: now[0], sleep=sleep))
+    assert waited == [0.25, 0.25]
+    waited.clear()
+    given_of(opened(tmp_path / "t.csv", sleep=sleep))
+    assert waited == []
+
+
+def test_a_duplicate_takes_the_place_of_the_row_before_and_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = opened(tmp_path / "t.csv", "who,at,a\nx,1,10\ny,1,20\nx,1,30\n")
+    assert [each.reading.values["a"] for each in given_of(source)] == ["20", "30"]
+    assert source.counts == {"duplicate": 1}
+    assert "row 3 has the entity and the time of one before it, and takes its place; 1 rows are such" in caplog.text
+
+
+def test_times_that_go_back_are_refused_or_sorted(tmp_path: Path) -> None:
+    text = "who,at,a\nx,1,10\nx,3,30\ny,2,20\n"
+    with pytest.raises(DataError, match=r"t.csv: row 3 is earlier than the row before it.*order = \"sort\""):
+        opened(tmp_path / "t.csv", text)
+    source = opened(tmp_path / "t.csv", text, order="sort")
+    assert [each.reading.values["a"] for each in given_of(source)] == ["10", "20", "30"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("who,at,a\nx,1,1\nx,soon,2\n", "row 2, column 'at': 'soon' is no time"),
+        ("who,at,a\nx,,1\n", "row 1, column 'at': an empty cell is no time"),
+        ("who,at,a\n ,1,1\n", "row 1, column 'who': the entity is empty"),
+        ("who,at,a\n", "has no rows"),
+        ("who,at,a\nx,1\n", "row 1 has 2 cells, expected 3"),
+    ],
+)
+def test_wrong_rows_are_named(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        opened(tmp_path / "t.csv", text)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"time": "when"}, "has no column 'when'"),
+        ({"entity": "hwo"}, "has no column 'hwo'. Did you mean 'who'"),
+        ({"speed": 0}, "speed is 0"),
+        ({"order": "any"}, "order is 'any'"),
+        ({"unit": "h"}, "unit of times"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        opened(tmp_path / "t.csv", **options)
+
+
+def test_a_column_that_vanished_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no column 'a'"):
+        opened(tmp_path / "t.csv", "who,at,b\nx,1,1\n")
+
+
+def test_a_restart_goes_on_after_what_is_safe(tmp_path: Path) -> None:
+    def again() -> tuple[FileSource, list[Happening]]:
+        source = opened(tmp_path / "t.csv", cursor=Cursor(tmp_path / "own" / "cursor", "t.csv"))
+        return source, given_of(source)
+
+    source, events = again()
+    assert len(events) == 3
+    run(events[1].safe())  # the first is not
+    run(source.close())
+    source, events = again()
+    assert len(events) == 3
+    run(events[1].safe())
+    run(events[0].safe())
+    run(source.close())
+    source, events = again()
+    assert [each.reading.values["a"] for each in events] == ["30"]
+    run(events[0].safe())
+    assert again()[1] == []
+
+
+def test_a_file_that_grew_goes_on_and_another_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+
+    def again(text: str) -> list[Happening]:
+        return given_of(opened(path, text, cursor=Cursor(tmp_path / "cursor", "t.csv")))
+
+    for event in again(ROWS):
+        run(event.safe())
+    assert [each.reading.entity for each in again(ROWS + "z,9,1\n")] == ["z"]
+    with pytest.raises(DataError, match="rows were read before"):
+        again("who,at,a\nx,1,10\n")
+    with pytest.raises(CheckpointError, match=r"says how far t.csv was read, but the source is other.csv"):
+        Cursor(tmp_path / "cursor", "other.csv")
