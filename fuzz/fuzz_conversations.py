@@ -23,13 +23,14 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(
-    include=[f"anabranch.protocol.{name}" for name in ("server", "client", "seat", "missing")]
+    include=[f"anabranch.protocol.{name}" for name in ("server", "questions", "opened", "client", "seat", "missing")]
 ):
     from anabranch.protocol import messages as m
-    from anabranch.protocol.actions import Note, Played, Send, Stop
+    from anabranch.protocol.actions import Note, Played, Predicted, Send, Stop
     from anabranch.protocol.client import ClientConversation
     from anabranch.protocol.codec import LARGEST, decode, encode
     from anabranch.protocol.missing import Last, Mean, Skip, Wait, Zero
+    from anabranch.protocol.opened import Late, Stored
     from anabranch.protocol.seat import Expected
     from anabranch.protocol.server import ServerConversation
     from anabranch.protocol.terms import Terms
@@ -72,6 +73,12 @@ class Server(Compute):
         self.rounds += len(labels)
         return Stepped(np.zeros(len(labels), np.int32), np.ones_like(embeddings), 0)
 
+    def predict(self, embeddings: Any) -> Any:
+        assert 1 <= len(embeddings) <= self.block
+        assert embeddings.shape[1:] == (CLIENTS * WIDTH,), embeddings.shape
+        assert np.isfinite(embeddings).all()
+        return np.zeros((len(embeddings), 2), np.float32)
+
     def skip(self, label: int) -> None:
         self.rounds += 1
 
@@ -90,6 +97,10 @@ class Client(Compute):
         rows = self.rule.update.rows
         shape = (len(x), WIDTH) if rows is None else (len(x), rows, WIDTH)
         return np.ones(shape, self.rule.wire), [(np.ones(1),)] * len(x)
+
+    def embed(self, x: Any) -> Any:
+        assert 1 <= len(x) <= self.block
+        return np.ones((len(x), WIDTH), self.rule.wire)
 
     def step(self, rounds: Any, pending: Sequence[Any], derivatives: Any) -> None:
         self._check(derivatives, WIDTH)
@@ -118,6 +129,8 @@ class Play:
         self.missing = [Wait() if update.rows else data.PickValueInList(POLICIES) for _ in range(CLIENTS)]
         self.decides = data.ConsumeBool()
         self.coalesce = data.PickValueInList([0.0, 0.1, math.inf])
+        self.stored = not update.rows and data.ConsumeBool()
+        self.foretold: list[Predicted] = []
         self.sessions, self.names = itertools.count(1), itertools.count()
         self.server = self._server()
         self.clients = [self._client(client) for client in (1, 2)]
@@ -152,7 +165,7 @@ class Play:
 
     def step(self) -> None:
         data, server = self.data, self.server
-        kind = data.ConsumeIntInRange(0, 31)
+        kind = data.ConsumeIntInRange(0, 34)
         if kind < 14:
             for _ in range(min(len(self.mail), data.ConsumeIntInRange(1, 8))):
                 self.deliver(*self.mail.pop(0))
@@ -188,6 +201,20 @@ class Play:
             self.keep()
         elif kind == 30 and server.opened == server.rounds and data.ConsumeIntInRange(0, 7) == 7:
             self.do(0, server.end("the end", self.now))
+        elif kind == 32 and not server.ended:
+            first = next(self.names) if server.room and data.ConsumeBool() else m.NONE
+            chosen = np.ones((1, CLIENTS), bool) if self.decides else None
+            event = b"%d" % data.ConsumeIntInRange(0, 8) if first == m.NONE else b"%d" % first
+            stored = self.stored and first != m.NONE
+            self.do(0, server.questions.ask([event], self.now, first=first, stored=stored, activated=chosen))
+        elif kind == 33 and self.foretold and server.room and not server.ended:
+            told = self.foretold.pop(0)
+            stored = Stored(told.embeddings, told.activated, told.missing, told.applied)
+            chosen = np.ones((1, CLIENTS), bool) if self.decides and not self.stored else None
+            late = Late(told.prediction, stored if self.stored else None)
+            self.do(0, server.open([told.event], [0], self.now, chosen, [late]))
+        elif kind == 34 and self.foretold:
+            self.do(0, server.forget([self.foretold.pop().event]))
         elif kind == 31:
             client = data.ConsumeIntInRange(1, CLIENTS)
             self.do(client, self.clients[client - 1].hello())
@@ -212,6 +239,9 @@ class Play:
                 case Played(_, records):
                     for record in records:
                         assert decode(encode(record)) == record
+                case Predicted():
+                    if action.number != m.NONE:
+                        self.foretold.append(action)
                 case Note(what, text, _, count):
                     assert what
                     assert count > 0

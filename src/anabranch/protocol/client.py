@@ -332,7 +332,10 @@ class ClientConversation:
             return []
         if ask.epoch != self._epoch:
             return self.hello()
-        problem = self._check_chosen(ask.activated, len(ask.events))
+        n = len(ask.events)
+        problem = self._check_chosen(ask.activated, n)
+        if ask.first != m.NONE and not 0 <= ask.first <= m.LAST + 1 - n:
+            problem = f"its first event has the number {ask.first}"
         if problem:
             return [Note("unusable", f"the server asks for what cannot be used: {problem}")]
         known: list[int] = []
