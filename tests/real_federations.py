@@ -6,8 +6,6 @@ import asyncio
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +27,7 @@ from anabranch.net.up import collect
 from anabranch.protocol.terms import Terms, terms_of
 from anabranch.result import Result
 from anabranch.runner import run as simulated
+from forks import Forked
 
 SERVER = "server"
 PATIENCE = 120.0
@@ -90,7 +89,7 @@ class RealFederation:
         conf = self._make_keys() if secure else None
         self.broker = LocalBroker(folder / "broker", conf)
         self._secure, self._pace = secure, {"checkpoint_every": 200} | pace
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Forked] = {}
         self._rounds = 0
         self._told: dict[int, dict[str, Any]] = {}
         self._readers: dict[int, threading.Thread] = {}
@@ -124,26 +123,22 @@ class RealFederation:
             assert name not in self.processes or self.processes[name].poll() is not None
             self.processes[name] = self.process(name)
 
-    def process(self, name: str) -> subprocess.Popen[bytes]:
+    def process(self, name: str) -> Forked:
         """A new process of a party."""
         own = self.folder / name
-        command = [sys.executable, "-m", "anabranch", SERVER if name == SERVER else "client", own / "party.toml"]
         with (own / "log.jsonl").open("ab") as log:
-            process = subprocess.Popen(
-                [*command, "--json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
-            )
+            process = Forked([SERVER if name == SERVER else "client", str(own / "party.toml"), "--json"], log)
         self._readers[process.pid] = threading.Thread(target=self._read, args=(process,))
         self._readers[process.pid].start()
         return process
 
-    def _read(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
+    def _read(self, process: Forked) -> None:
         with process.stdout as lines:
             for line in lines:
                 if line.endswith(b"\n"):
                     self._told[process.pid] = json.loads(line)
 
-    def end(self, process: subprocess.Popen[bytes]) -> int:
+    def end(self, process: Forked) -> int:
         """Waits until a process has ended, and all that it said is read."""
         code = process.wait(PATIENCE)
         self._readers[process.pid].join()
