@@ -27,6 +27,7 @@ __all__ = [
     "Full",
     "Interrupted",
     "ModelError",
+    "OnlineVFL",
     "OutputError",
     "Progress",
     "Random",

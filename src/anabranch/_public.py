@@ -5,6 +5,7 @@ from anabranch import models, streams
 from anabranch.activation import Activation, Event, Fixed, Full, Random, Recorded
 from anabranch.errors import AnabranchError, ConfigError, DataError, Diverged, Interrupted, ModelError, OutputError
 from anabranch.models import SplitModel
+from anabranch.online import OnlineVFL
 from anabranch.output import save
 from anabranch.result import Result
 from anabranch.simulator import Progress, simulate

@@ -89,7 +89,7 @@ class Prepared:
         """
         done = result.rounds
         if self.tally.trouble:
-            result.stopped = _trouble_text(self.tally.trouble, done + 1, self.rule.wire)
+            result.stopped = trouble_text(self.tally.trouble, done + 1, self.rule.wire)
             raise Diverged(result.stopped, done + 1, result)
         if self.samples.record_ended:
             result.stopped = f"the recorded activations ended after {done:,} rounds, and the stream goes on"
@@ -186,7 +186,8 @@ def _decide(activation: Activation, seed: int, widths: Sequence[int], begun: int
     return mask
 
 
-def _trouble_text(trouble: str, round: int, wire: np.dtype[Any]) -> str:
+def trouble_text(trouble: str, round: int, wire: np.dtype[Any]) -> str:
+    """Why a run ends in this round, counted from 1, and what to do about it."""
     what = f"{'the loss' if trouble == 'loss' else f'an {trouble}' if trouble == 'embedding' else f'a {trouble}'}"
     if trouble != "loss" and wire == jnp.float16:
         return (

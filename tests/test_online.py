@@ -1,0 +1,255 @@
+"""One sample at a time: the simulator's bits, River's own checks, and a stated outcome for every sample."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import pickle
+import random
+import sys
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+from river import checks, compose, datasets, evaluate, linear_model, metrics, preprocessing
+
+import anabranch as ab
+from anabranch import online
+from problems import bits
+
+NAMES = ["a", "b", "c", "d", "e"]
+SPLIT = {"one": ["a", "b"], "two": ["c", "d"], "three": ["e"]}
+WIDTHS = (2, 2, 1)
+ROUNDS = 40
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(ROUNDS, 5)).astype(np.float32)
+Y = (X[:, 0] + X[:, 4] > 0).astype(int) + (X[:, 2] > 1)
+SAMPLES = [dict(zip(NAMES, row.tolist(), strict=True)) for row in X]
+
+
+def stream():
+    return ab.streams.from_arrays([X[:, :2], X[:, 2:4], X[:, 4:]], Y)
+
+
+def taught(rounds=5, **settings):
+    model = ab.OnlineVFL(SPLIT, **{"classes": [0, 1, 2], "learning_rate": 0.1, **settings})
+    for x, y in zip(SAMPLES[:rounds], Y.tolist(), strict=False):
+        model.learn_one(x, y)
+    return model
+
+
+def linears(widths, classes):
+    """A person's own models, each client's another."""
+    keys = jax.random.split(jax.random.key(0), len(widths) + 1)
+    clients = [eqx.nn.Linear(width, 2 + m, key=keys[m]) for m, width in enumerate(widths)]
+    return ab.SplitModel(clients, eqx.nn.MLP(9, classes, 8, 1, key=keys[-1]))
+
+
+SETTINGS = {
+    "OGD": {"update": ab.OGD()},
+    "DLR": {"update": ab.DLR(4, 0.9), "activation": ab.Event(0.1)},
+    "the server's window": {"update": ab.DLR(4, 0.9, client_window=False), "activation": ab.Fixed(2)},
+    "SLR": {"update": ab.SLR(3), "activation": ab.Random(0.5), "seed": 5},
+    "recorded": {"activation": ab.Recorded(RNG.random((ROUNDS, 3)) < 0.5)},
+    "rates that fall": {"learning_rate": [0.3, 0.2, 0.1, 0.05], "learning_rate_power": 0.5},
+    "short messages": {"wire_dtype": "bfloat16", "activation": ab.Random(0.5)},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_bits_are_the_simulators(name):
+    settings = {"learning_rate": 0.1, **SETTINGS[name]}
+    model = taught(0, **settings)
+    predictions = []
+    for x, y in zip(SAMPLES, Y.tolist(), strict=True):
+        predictions.append(model.predict_one(x))
+        model.learn_one(x, y)
+    start = ab.models.mlp(WIDTHS, 3, seed=settings.get("seed", 0))
+    result = ab.simulate(start, stream(), keep_errors=True, **settings)
+    assert bits(model.trained) == bits(result.model) != bits(start)
+    assert predictions == result.predictions.tolist()
+    assert model.rounds == ROUNDS
+
+
+@pytest.mark.parametrize("own", [linears, linears(WIDTHS, 3)], ids=["a function", "a model"])
+def test_a_model_of_ones_own(own):
+    model = taught(ROUNDS, model=own)
+    assert bits(model.trained) == bits(ab.simulate(linears(WIDTHS, 3), stream(), learning_rate=0.1).model)
+
+
+def test_predictions_change_nothing():
+    model = taught(update=ab.SLR(3))
+    before = pickle.dumps(model)
+    proba = model.predict_proba_one(SAMPLES[7])
+    assert model.predict_one(SAMPLES[7]) == max(proba, key=proba.get)
+    assert sum(proba.values()) == pytest.approx(1)
+    assert pickle.dumps(model) == before
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_goes_on_alone(copied):
+    model = taught(20, update=ab.DLR(4, 0.9), activation=ab.Random(0.5))
+    other, before = copied(model), bits(model.trained)
+    for x, y in zip(SAMPLES[20:], Y[20:].tolist(), strict=True):
+        other.learn_one(x, y)
+    assert bits(model.trained) == before
+    assert bits(other.trained) == bits(taught(ROUNDS, update=ab.DLR(4, 0.9), activation=ab.Random(0.5)).trained)
+
+
+def test_missing_features_count_as_a_number_and_unknown_ones_as_nothing():
+    model, x = taught(missing=0.5), SAMPLES[9]
+    whole = model.predict_proba_one({**x, "b": 0.5, "e": 0.5})
+    for other in ({"b": None, "e": np.nan}, {"b": np.float64("nan"), "e": None, "unknown": "text"}):
+        assert model.predict_proba_one({**x, **other}) == whole
+    assert model.predict_proba_one({name: x[name] for name in "dca"}) == whole
+    assert model.predict_proba_one({}) == model.predict_proba_one(dict.fromkeys(NAMES))
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        ({"a": "3"}, "feature 'a' of client 'one' is '3', but a number is needed"),
+        ({"e": np.inf}, "feature 'e' of client 'three' is inf; a number that float32 holds is needed"),
+        ({"d": 1e300}, "feature 'd' of client 'two' is 1e\\+300"),
+        ({"d": 10**400}, "feature 'd' of client 'two' is 1000"),
+        ({"A": 1.0}, "none of the features in split: it has 'A', and split names 'a', 'b', 'c', 'd', 'e'"),
+        ([1.0], "a dictionary of named features is needed"),
+    ],
+)
+def test_a_wrong_sample_is_refused_and_nothing_changes(x, words):
+    model = taught()
+    before = pickle.dumps(model)
+    for use in (model.predict_one, model.predict_proba_one, lambda x: model.learn_one(x, 0)):
+        with pytest.raises(ab.DataError, match=words):
+            use(x)
+    assert pickle.dumps(model) == before
+
+
+def test_missing_features_are_refused_where_that_is_asked_for():
+    model = taught(missing=None)
+    with pytest.raises(ab.DataError, match="feature 'e' of client 'three' is missing"):
+        model.learn_one(dict.fromkeys("abcd", 1), 0)
+
+
+def test_classes_become_known_as_they_are_seen():
+    model = ab.OnlineVFL(SPLIT, classes=2, learning_rate=0.1)
+    assert model.predict_one(SAMPLES[0]) is None
+    assert model.predict_proba_one(SAMPLES[0]) == {}
+    model.learn_one(SAMPLES[0], "yes")
+    assert model.predict_proba_one(SAMPLES[0]) == {"yes": 1.0}
+    model.learn_one(SAMPLES[0], ("any", "hash"))
+    assert list(model.predict_proba_one(SAMPLES[0])) == ["yes", ("any", "hash")]
+    before = pickle.dumps(model)
+    with pytest.raises(ab.DataError, match="class 3 is one too many: there may be 2, and known are 'yes'"):
+        model.learn_one(SAMPLES[0], 3)
+    with pytest.raises(ab.DataError, match="class is None"):
+        model.learn_one(SAMPLES[0], None)
+    with pytest.raises(ab.DataError, match="no hash"):
+        model.learn_one(SAMPLES[0], ["a list"])
+    assert pickle.dumps(model) == before
+
+
+def test_a_class_that_is_not_listed_is_refused():
+    with pytest.raises(ab.DataError, match="class 'maybe' is one too many: classes lists 2, and known are 'no', 'yes'"):
+        taught(0, classes=["no", "yes"]).learn_one(SAMPLES[0], "maybe")
+
+
+def test_after_a_loss_that_is_not_finite_it_still_predicts_and_refuses_to_learn():
+    model = taught(0, learning_rate=1e30)
+
+    def learn_all():
+        for x, y in zip(SAMPLES, Y.tolist(), strict=True):
+            model.learn_one(x, y)
+
+    with pytest.raises(ab.Diverged, match="not finite in round"):
+        learn_all()
+    assert 0 < model.rounds < ROUNDS
+    for each in (model, pickle.loads(pickle.dumps(model))):
+        assert each.predict_one(SAMPLES[0]) in (0, 1, 2)
+        with pytest.raises(ab.Diverged, match=f"not finite in round {model.rounds + 1}"):
+            each.learn_one(SAMPLES[0], 0)
+    assert model.clone().rounds == 0
+
+
+def test_a_record_of_activations_ends():
+    model = taught(2, activation=ab.Recorded([[True, False, True]] * 2))
+    with pytest.raises(ab.DataError, match="the recorded activations ended after 2 rounds"):
+        model.learn_one(SAMPLES[0], 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"split": {}}, "split is {}, but it says which features each client holds"),
+        ({"split": {"one": "ab"}}, "client 'one' has 'ab', but a list of names is needed"),
+        ({"split": {"one": ["a", "a"]}}, "client 'one' holds 'a' twice"),
+        ({"classes": 0}, "classes is 0"),
+        ({"classes": ["a", "a"]}, "a list of different classes"),
+        ({"classes": "ab"}, "a list of different classes"),
+        ({"missing": np.nan}, "missing is nan"),
+        ({"learning_rate": [1, 2]}, "there are 4 parties"),
+        ({"model": 3}, "model is 3"),
+        ({"update": ab.OGD}, "update is the class OGD"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, words):
+    with pytest.raises(ab.ConfigError, match=words):
+        ab.OnlineVFL(**{"split": SPLIT, **settings})
+
+
+def test_a_model_that_does_not_fit_is_refused():
+    with pytest.raises(ab.ModelError, match="2 clients"):
+        ab.OnlineVFL(SPLIT, model=ab.models.mlp((2, 3), 10))
+
+
+PHISHING = list(next(iter(datasets.Phishing()))[0])
+SEGMENTS = list(next(iter(datasets.ImageSegments()))[0])
+CHECKED = {
+    "any classes": ab.OnlineVFL({"one": PHISHING[:5] + SEGMENTS[:9], "other": PHISHING[5:] + SEGMENTS[9:]}),
+    "two classes": ab.OnlineVFL({"one": PHISHING[:5], "other": PHISHING[5:]}, classes=[False, True]),
+}
+CHECKS = [(name, check) for name, model in CHECKED.items() for check in checks.yield_checks(model)]
+
+
+@pytest.mark.parametrize(("name", "check"), CHECKS, ids=[f"{name}: {check.__name__}" for name, check in CHECKS])
+def test_rivers_own_checks(name, check):
+    random.seed(0)
+    check(CHECKED[name].clone())
+
+
+def phishing_model():
+    return ab.OnlineVFL({"one": PHISHING[:5], "other": PHISHING[5:]}, learning_rate=0.03, classes=[False, True])
+
+
+def test_it_learns_in_a_pipeline_of_rivers():
+    metric = metrics.Accuracy()
+    baseline = metrics.Accuracy()
+    model = preprocessing.StandardScaler() | phishing_model()
+    assert isinstance(model, compose.Pipeline)
+    evaluate.progressive_val_score(datasets.Phishing(), model, metric)
+    evaluate.progressive_val_score(
+        datasets.Phishing(), preprocessing.StandardScaler() | linear_model.LogisticRegression(), baseline
+    )
+    assert metric.get() > 0.87
+    assert metric.get() > baseline.get() - 0.02
+    assert model["OnlineVFL"].rounds == 1250
+
+
+def test_river_asks_for_probabilities_and_may_keep_labels_back():
+    metric = metrics.ROCAUC()
+    model = preprocessing.StandardScaler() | phishing_model()
+    evaluate.progressive_val_score(datasets.Phishing().take(600), model, metric, delay=20, moment=None)
+    assert metric.get() > 0.85
+
+
+def test_it_needs_no_river(monkeypatch):
+    monkeypatch.setitem(sys.modules, "river.base", None)
+    spec = importlib.util.spec_from_file_location("online_alone", online.__file__)
+    alone = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(alone)
+    assert alone.OnlineVFL.__mro__[1:] == (object,)
+    model = alone.OnlineVFL(SPLIT, classes=[0, 1, 2], learning_rate=0.1)
+    for x, y in zip(SAMPLES, Y.tolist(), strict=True):
+        model.learn_one(x, y)
+    assert bits(copy.deepcopy(model).trained) == bits(taught(ROUNDS).trained)
