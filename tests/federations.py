@@ -93,7 +93,7 @@ class Setting:
         """(T, M): who is activated."""
         return self.activation.mask(0, 0, _samples(self.shapes)[0][: self.rounds], self.widths)
 
-    def simulated(self) -> ab.Result:
+    def simulated(self, **options: Any) -> ab.Result:
         stream = ab.streams.from_arrays(self.features, self.labels, classes=CLASSES)
         return ab.simulate(
             self.model,
@@ -105,6 +105,7 @@ class Setting:
             wire_dtype=self.wire,
             keep_errors=True,
             chunk=100,
+            **options,
         )
 
     def samples(self, first: int = 0) -> Iterator[tuple[bytes, int]]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.delays import UniformDelay
 from federations import UPDATES, Setting, noted, trained
 from late_federations import LateWorld, played_by_hand
 from problems import bits
@@ -46,6 +47,21 @@ def test_fresh_labels_lead_to_the_parameters_without_a_delay(update):
     simulated = setting.simulated()
     assert trained(world.server, world.clients) == bits(simulated.model)
     assert world.predictions != simulated.predictions.tolist()
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["fresh", "stored"])
+@pytest.mark.parametrize("delay", [7, UniformDelay(0, 20)], ids=repr)
+@pytest.mark.parametrize("update", UPDATES, ids=repr)
+def test_the_bits_of_the_simulator(update, delay, stored):
+    if stored and isinstance(update, ab.SLR):
+        pytest.skip("SLR evaluates past samples again: refused")
+    setting = Setting(update, ACTIVATIONS[0], rounds=120)
+    simulated = setting.simulated(label_delay=delay, label_learning="stored" if stored else "fresh")
+    delays = [7] * 120 if delay == 7 else delay.draw(0, 0, 120).tolist()
+    world = LateWorld(setting, 0, delays, stored=stored, **CALM)
+    world.run()
+    assert world.predictions == simulated.predictions.tolist()
+    assert trained(world.server, world.clients) == bits(simulated.model)
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["fresh", "stored"])

@@ -24,16 +24,22 @@ from anabranch.errors import ConfigError
 from anabranch.models import SplitModel
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
-from anabranch.net.replay import Decider, ReplayFeatures, ReplaySamples
+from anabranch.net.replay import Decider, ReplayFeatures, ReplayHappenings, ReplaySamples
 from anabranch.net.server import Samples, ServerParty
+from anabranch.net.waitingroom import WaitingRoom
 from anabranch.party import Rule
 from anabranch.prepared import Prepared, prepare
-from anabranch.protocol.client import ClientConversation, Decide, Look
+from anabranch.protocol.client import LONG, ClientConversation, Decide, Inputs, Look
 from anabranch.protocol.ledger import Ledger
 from anabranch.protocol.missing import Policy, Wait
 from anabranch.protocol.seat import Expected
 from anabranch.protocol.server import ServerConversation
 from anabranch.protocol.terms import terms_of
+from anabranch.sources.kept import KeptInputs
+from anabranch.store.waiting import Waiting
+
+WAITING, INPUTS = "waiting.sqlite", "inputs.sqlite"
+"""The files of what waits for late labels, in the server's folder and in a client's."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class Replay(NamedTuple):
 
     def chunks(self) -> Iterator[Chunk]:
         """The stream, checked, from its first row on."""
-        return _prepare(self.plan).samples
+        return _prepare(self.plan).record
 
     @property
     def widths(self) -> list[int]:
@@ -125,7 +131,18 @@ def server_party(replay: Replay, credentials: Credentials, folder: Path, pace: P
         pace,
         choose=chooser(replay.plan.options["activation"], replay.config.seed, replay.clients),
         report_every=prepared.tally.report_every,
+        late=_waiting_room(replay, folder),
     )
+
+
+def _waiting_room(replay: Replay, folder: Path) -> WaitingRoom | None:
+    """Where a run's labels come late."""
+    lateness = replay.prepared.lateness
+    if lateness is None:
+        return None
+    source = ReplayHappenings(replay.chunks, replay.prepared.rounds, lateness.delay, replay.config.seed)
+    waiting = Waiting(folder / WAITING, most=lateness.slots + LONG, expiry=None)
+    return WaitingRoom(waiting, source, stored=lateness.learning == "stored")
 
 
 def client_party(replay: Replay, client: int, credentials: Credentials, folder: Path, pace: Pace) -> ClientParty:
@@ -135,6 +152,8 @@ def client_party(replay: Replay, client: int, credentials: Credentials, folder: 
         ConfigError, CheckpointError: where the folder's state does not fit.
     """
     columns = replay.columns[client - 1]
+    lateness = replay.prepared.lateness
+    inputs = None if lateness is None else KeptInputs(folder / INPUTS, most=lateness.slots + 3 * LONG)
     return make_client(
         replay.prepared.rule,
         replay.model.clients[client - 1],
@@ -146,6 +165,7 @@ def client_party(replay: Replay, client: int, credentials: Credentials, folder: 
         replace(credentials, index=client),
         folder,
         pace,
+        inputs=inputs,
     )
 
 
@@ -162,6 +182,7 @@ def make_server(
     choose: Callable[[int, int], NDArray[np.bool_]] | None = None,
     report_every: int = 1000,
     coalesce: float = math.inf,
+    late: WaitingRoom | None = None,
     kind: type[ServerParty] = ServerParty,
 ) -> ServerParty:
     """A server, its programs compiled.
@@ -179,6 +200,7 @@ def make_server(
         report_every: rounds between two points of its curve.
         coalesce: seconds for which an event that a client tells of waits for the others that it touched too, before a
             round begins with it; where it is infinite, rounds begin with the server's samples alone.
+        late: where labels come after their events; ``samples`` is not looked at then.
         kind: of party.
 
     Raises:
@@ -204,6 +226,7 @@ def make_server(
         choose=choose,
         checkpoint_every=pace.checkpoint_every,
         durable=pace.durable,
+        late=late,
     )
     compute.warm_up()
     return party
@@ -223,6 +246,7 @@ def make_client(
     *,
     schema: str = "",
     events: AsyncIterator[bytes] | None = None,
+    inputs: Inputs | None = None,
     kind: type[ClientParty] = ClientParty,
     compute: type[ClientCompute] = ClientCompute,
 ) -> ClientParty:
@@ -241,6 +265,7 @@ def make_client(
         pace: how many rounds are answered in one call, and how often it checkpoints.
         schema: the digest of its features.
         events: the names of the events that activate it; None where it is asked only.
+        inputs: keeps the features of events whose labels come late.
         kind: of party.
         compute: of compute.
 
@@ -249,7 +274,7 @@ def make_client(
     """
     computes = compute(rule, model, features, rate, pace.in_flight)
     terms = terms_of(credentials.federation, clients, rule)
-    conversation = ClientConversation(terms, credentials.index, schema, computes, look, decide, _session)
+    conversation = ClientConversation(terms, credentials.index, schema, computes, look, decide, _session, inputs)
     party = kind(conversation, credentials, folder, events=events, checkpoint_every=pace.checkpoint_every)
     computes.warm_up()
     return party

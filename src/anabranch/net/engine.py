@@ -17,7 +17,7 @@ from anabranch.errors import CheckpointError, ConfigError, ConnectError, Message
 from anabranch.net.credentials import Credentials
 from anabranch.net.link import Link
 from anabranch.net.logs import Repeats
-from anabranch.protocol.actions import Action, Note, Played, Send, Stop
+from anabranch.protocol.actions import Action, Note, Played, Predicted, Send, Stop
 from anabranch.protocol.codec import decode
 from anabranch.protocol.messages import Message
 from anabranch.protocol.terms import Terms
@@ -162,6 +162,9 @@ class Engine(ABC):
     async def _played(self, played: Played) -> None:  # noqa: B027 (a client plays none)
         """Rounds were played."""
 
+    async def _predicted(self, predicted: Predicted) -> None:  # noqa: B027 (a client predicts nothing)
+        """Something was predicted without a round."""
+
     async def _finish(self) -> Stop:
         stop = self._stop
         if self._saving is not None:
@@ -187,6 +190,8 @@ class Engine(ABC):
                     await self.link.send(message, client)
                 case Played():
                     await self._played(action)
+                case Predicted():
+                    await self._predicted(action)
                 case Note(what, text, client, count):
                     self.notes[what, client] += count
                     level = logging.DEBUG if what in QUIET else logging.INFO if what in WELCOME else logging.WARNING

@@ -6,14 +6,18 @@ It stands for what the parties of a real federation hold. An event's name is the
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.chunks import Chunk
+from anabranch.delays import Delay
+from anabranch.net.waitingroom import Happening
 
 NAME = 8
 """Bytes of an event's name."""
@@ -98,6 +102,61 @@ class ReplaySamples:
         """So many were taken before."""
         self._next = rounds
         self.over = self._next == self._rounds
+
+
+class ReplayHappenings:
+    """The events of a stream, and their labels so many events later.
+
+    Args:
+        chunks: of the stream.
+        rounds: how many events; None is all.
+        delay: of the labels.
+        seed: that the delays are drawn from.
+    """
+
+    def __init__(self, chunks: Chunks, rounds: int | None, delay: Delay, seed: int) -> None:
+        self._chunks, self._rounds, self._delay, self._seed = chunks, rounds, delay, seed
+        self._left = self._all()
+        self.over = False
+
+    def _all(self) -> Iterator[Happening]:
+        """As `anabranch.simulate` orders them: in a tick the event, and then the labels that come in it."""
+        due: list[tuple[int, int, int]] = []
+        i = 0
+        for chunk in self._chunks():
+            rows = chunk.rows if self._rounds is None else min(chunk.rows, self._rounds - i)
+            delays, labels = self._delay.draw(self._seed, i, rows).tolist(), chunk.y[:rows].tolist()
+            for delay, label in zip(delays, labels, strict=True):
+                yield Happening(name_of(i))
+                heapq.heappush(due, (i + delay, i, label))
+                while due and due[0][0] <= i:
+                    yield Happening(name_of(due[0][1]), heapq.heappop(due)[2])
+                i += 1
+            if i == self._rounds:
+                break
+        for _, event, label in sorted(due):
+            yield Happening(name_of(event), label)
+
+    def take(self, n: int) -> list[Happening]:
+        """The next ``n``."""
+        taken = list(islice(self._left, n))
+        self.over = len(taken) < n
+        return taken
+
+    async def more(self) -> None:
+        """A stream's rows are there at once."""
+        await asyncio.sleep(0)
+
+    def go_on(self, happened: int, labelled: int) -> None:
+        """So many events and labels were taken before, the first ones of each."""
+        counts = [happened, labelled]
+
+        def is_left(each: Happening) -> bool:
+            late = each.label is not None
+            counts[late] -= 1
+            return counts[late] < 0
+
+        self._left = filter(is_left, self._all())
 
 
 class ReplayFeatures:

@@ -14,11 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.errors import CheckpointError
+from anabranch.errors import CheckpointError, ConnectError
 from anabranch.net.credentials import Credentials
 from anabranch.net.engine import Engine
+from anabranch.net.waitingroom import Happenings, WaitingRoom
 from anabranch.protocol import messages as m
-from anabranch.protocol.actions import Action, Played, Stop
+from anabranch.protocol.actions import Action, Played, Predicted, Stop
 from anabranch.protocol.codec import decode, encode
 from anabranch.protocol.ledger import Ledger
 from anabranch.protocol.server import ServerConversation
@@ -73,6 +74,7 @@ class ServerParty(Engine):
         checkpoint_every: rounds between two checkpoints.
         durable: whether each round is on the disk before its derivatives are sent: nothing is lost when the power
             fails, and rounds take as long as the disk does. Else nothing is lost when processes are killed.
+        late: where labels come after their events; there are no samples then.
 
     Raises:
         CheckpointError: where the folder's checkpoints or log cannot be used.
@@ -89,9 +91,12 @@ class ServerParty(Engine):
         choose: Callable[[int, int], NDArray[np.bool_]] | None = None,
         checkpoint_every: int = 5000,
         durable: bool = False,
+        late: WaitingRoom | None = None,
     ) -> None:
         super().__init__("server", credentials, folder / STATE)
-        self.conversation, self.ledger, self._samples = conversation, ledger, samples
+        self.conversation, self.ledger, self._samples, self.late = conversation, ledger, samples, late
+        self._wanted: dict[int, asyncio.Future[Predicted]] = {}
+        """Predictions that somebody waits for, by the number of their question."""
         self.round_trips: list[deque[float]] = [deque(maxlen=1000) for _ in conversation.seats]
         """Seconds from a query to the answer, of the last answers of each client."""
         self.joined: set[int] = set()
@@ -136,21 +141,26 @@ class ServerParty(Engine):
         if self._log_file.last is not None and self._log_file.last < begin - 1:
             self._log_file.trim(begin)  # the power failed after the checkpoint reached the disk and before the log did
         block: list[m.Record] = []
+        again: list[bytes] = []
         for _, raw in self._log_file.records(begin if self._log_file.last is not None else None):
             record = decode(raw)
             if not isinstance(record, m.Record):
                 raise CheckpointError(f"{self._log_file.folder}: holds a {type(record).__name__} where rounds belong")
             block.append(record)
             if len(block) == AT_ONCE:
-                self._replay(block)
+                again += self._replay(block)
                 block = []
         if block:
-            self._replay(block)
-        self._samples.go_on(self.conversation.rounds)
+            again += self._replay(block)
+        if self.late is None:
+            self._samples.go_on(self.conversation.rounds)
+        else:
+            self.late.go_on(again)
         return self.conversation.rounds - begin
 
-    def _replay(self, records: list[m.Record]) -> None:
+    def _replay(self, records: list[m.Record]) -> list[bytes]:
         self.ledger.add(self.conversation.replay(records))
+        return [record.event for record in records]
 
     def _begin(self) -> list[Action]:
         self._wake.set()
@@ -173,7 +183,7 @@ class ServerParty(Engine):
                 await self._do(talk.receive(client, message, now))
         if talk.due() <= now:
             await self._do(talk.tick(now))
-        await self._open(now)
+        await (self._open(now) if self.late is None else self._open_late(self.late, now))
         self._tell_waiting()
         if talk.rounds - self._last_saved >= self._every and self._saving is None:
             self._last_saved = talk.rounds
@@ -204,18 +214,88 @@ class ServerParty(Engine):
             names, labels = zip(*taken, strict=True)
             chosen = None if self._choose is None else self._choose(talk.opened, len(taken))
             await self._do(talk.open(names, labels, now, chosen))
-            if talk.opened == talk.rounds:  # nobody was waited for: let those speak who want to come back
-                self._wake.set()
-                await asyncio.sleep(0)
+            if await self._nobody_waited_for():
                 break
-        if samples.over or talk.full:
-            if talk.opened == talk.rounds and not talk.ended and not (talk.waiting and not talk.full):
+        await self._go_on(samples, now, absent, over=samples.over and not talk.waiting)
+
+    async def _open_late(self, late: WaitingRoom, now: float) -> None:
+        """Opens rounds for the events whose labels are there, and has those predicted that happen."""
+        talk = self.conversation
+        absent = self._absent(now)
+        await self._forget(late.expired(now))
+        while talk.room and not absent and self._stop is None:
+            # In two halves, so that the clients work on one while the server works on the other.
+            room = min(talk.room, max(1, talk.in_flight // 2))
+            if ready := late.ready(room):
+                events, labels = [each.event for each in ready], [each.label for each in ready]
+                asks = self._choose is not None and not late.stored
+                chosen = late.activated(ready) if asks else None
+                await self._do(talk.open(events, labels, now, chosen, [late.late(each) for each in ready]))
+                if await self._nobody_waited_for():
+                    break
+                continue
+            told = talk.arrived(now)[:room]
+            events = late.arrived(told) or late.take(room)
+            for event in told:
+                talk.take_up(event)
+            if events:
+                first = late.number(len(events))
+                chosen = None if self._choose is None else self._choose(first, len(events))
+                await self._do(talk.questions.ask(events, now, first=first, stored=late.stored, activated=chosen))
+            elif not told and not late.waiting.is_ready:
+                break
+        done = late.over and not talk.questions.learning and not late.waiting.is_ready
+        await self._go_on(late.source, now, absent, over=done)
+
+    async def _nobody_waited_for(self) -> bool:
+        """Where rounds were played at once, lets those speak who want to come back."""
+        if self.conversation.opened > self.conversation.rounds:
+            return False
+        self._wake.set()
+        await asyncio.sleep(0)
+        return True
+
+    async def _go_on(self, source: Samples | Happenings, now: float, absent: list[int], *, over: bool) -> None:
+        """Ends where nothing follows, and else waits for what does."""
+        talk = self.conversation
+        if over or talk.full:
+            if talk.opened == talk.rounds and not talk.ended:
                 self._deadline = now + LAST_ANSWERS
                 why = f"no round can follow: {talk.rounds:,} is the most" if talk.full else "the stream has ended"
                 await self._do(talk.end(why, now))
-        elif talk.room and not absent and self._more is None:
-            self._more = asyncio.ensure_future(samples.more())
+        elif talk.room and not absent and self._more is None and not source.over:
+            self._more = asyncio.ensure_future(source.more())
             self._more.add_done_callback(self._have_more)
+
+    async def _forget(self, events: list[bytes]) -> None:
+        """Events that wait for their labels no longer."""
+        if events:
+            self._log.warning("%d events have waited too long for their labels, and are not learnt from", len(events))
+            await self._do(self.conversation.forget(events))
+
+    async def predict(self, event: bytes) -> Predicted:
+        """What is predicted for an event now, with the clients that are here; nothing changes.
+
+        Raises:
+            ConnectError: where the server ends before.
+        """
+        if self._stop is not None:
+            raise ConnectError("the server has ended")
+        talk = self.conversation
+        found: asyncio.Future[Predicted] = asyncio.get_running_loop().create_future()
+        self._wanted[talk.questions.asked] = found
+        await self._do(talk.questions.ask([event], time.monotonic()))
+        self._wake.set()
+        return await found
+
+    async def _predicted(self, predicted: Predicted) -> None:
+        if predicted.number == m.NONE:
+            found = self._wanted.pop(predicted.asked, None)
+            if found is not None and not found.done():
+                found.set_result(predicted)
+        elif self.late is not None:
+            await self._forget(self.late.predicted(predicted))
+            self._wake.set()
 
     def _have_more(self, task: asyncio.Task[None]) -> None:
         self._more = None
@@ -247,10 +327,13 @@ class ServerParty(Engine):
 
     def _due(self) -> float:
         now = time.monotonic()
-        return min(self.conversation.due(), self._deadline, self._coming if self._absent(now) else math.inf)
+        late = math.inf if self.late is None else self.late.due(now)
+        return min(self.conversation.due(), self._deadline, self._coming if self._absent(now) else math.inf, late)
 
     async def _played(self, played: Played) -> None:
         self._log_file.append_many(played.first, [encode(record) for record in played.records])
+        if self.late is not None:
+            self.late.learnt([record.event for record in played.records])
         self.ledger.add(played)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -271,7 +354,12 @@ class ServerParty(Engine):
         try:
             return await super()._finish()
         finally:
+            for found in self._wanted.values():
+                if not found.done():
+                    found.set_exception(ConnectError("the server has ended"))
             self._log_file.close()
+            if self.late is not None:
+                self.late.waiting.close()
 
     async def _last_words(self) -> None:
         pass  # the clients wait for it

@@ -80,6 +80,11 @@ class Questions:
         self._next = 0
 
     @property
+    def asked(self) -> int:
+        """How many were asked: the number of the next."""
+        return self._next
+
+    @property
     def learning(self) -> int:
         """How many of those are open that rounds will follow."""
         return sum(each.learns for each in self._open.values())
