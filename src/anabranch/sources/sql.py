@@ -1,0 +1,401 @@
+"""A table of a database as a source: new and changed rows are events, and an entity is asked for by its index."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+from anabranch.errors import ConfigError, ConnectError, DataError, nearest
+from anabranch.sources.base import ClockCheck, Happening, Notes, Reading
+from anabranch.sources.cursor import Cursor
+from anabranch.sources.entities import KnownEntities, json_of, values_of
+from anabranch.sources.names import Names, entity_text
+from anabranch.sources.times import UNITS, micros
+
+try:
+    import sqlalchemy as sa
+except ImportError as missing:  # an extra
+    raise ConfigError("a database needs SQLAlchemy: pip install 'anabranch[sql]'") from missing
+
+BATCH = 1000
+"""Rows of one query."""
+AGAIN = 1.0
+"""Seconds after which a database that is away is tried again."""
+CONNECT = 5
+"""Seconds that a connection may take."""
+_PAGE = 100
+
+AsOf = Literal["event", "now"]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class SqlSource:
+    """The rows of a table, by a column of the time at which each was last changed.
+
+    Rows are read in the order of their times and ids, from the cursor on. A row whose time is set anew is read again. A
+    row that appears with a time before the cursor's is not: where writers commit late, give ``lag``.
+
+    A database that goes away is waited for: that is said once, and once more when it is back. Look-ups have no answer
+    meanwhile.
+
+    Args:
+        url: as SQLAlchemy has it, such as ``sqlite:///orders.db`` or ``postgresql://reader@10.0.0.5/orders``.
+        table: its name, or that of a view, perhaps with a schema before it.
+        names: of events.
+        columns: the columns that readings have as values.
+        time: the column of the time: a date and time, a text of ISO 8601 (all of the same form), or a number.
+        id: the column of the row's id, unique among rows of the same time.
+        entity: the column of the entity; None where only the time counts.
+        unit: of a time that is a number.
+        as_of: what a look-up is of: ``"event"``, the last row at or before the event; or ``"now"``, the last row there
+            is, where a table has one row an entity that is written over.
+        follow: whether rows that come later are readings too; else they end with the table.
+        poll: seconds between two looks for new rows.
+        lag: seconds that a row must be old before it is read.
+        cursor: how far it was read before; None begins anew.
+        known: the file with the entities of hashes; None is in memory.
+        most_ahead: seconds that a row may be ahead of this machine's clock before that is noted.
+        clock: seconds since 1970.
+        sleep: waits for so many seconds.
+
+    Raises:
+        ConfigError: where a setting is wrong, or there is no such table or column.
+        ConnectError: where the database is not there.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        names: Names,
+        columns: Sequence[str],
+        *,
+        time: str,
+        id: str,
+        entity: str | None = None,
+        unit: str = "s",
+        as_of: AsOf = "event",
+        follow: bool = True,
+        poll: float = 1.0,
+        lag: float = 0.0,
+        cursor: Cursor | None = None,
+        known: Path | None = None,
+        most_ahead: float = 3600.0,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        if as_of not in ("event", "now"):
+            raise ConfigError(f"as_of is {as_of!r}: must be 'event' or 'now'")
+        if unit not in UNITS:
+            raise ConfigError(f"unit is {unit!r}: must be one of {', '.join(UNITS)}")
+        if not poll > 0 or not lag >= 0:
+            raise ConfigError(f"poll is {poll} and lag {lag}: must be seconds, the first above 0")
+        self.counts: Counter[str] = Counter()
+        self._names, self._unit, self._as_of = names, unit, as_of
+        self._follow, self._poll, self._lag = follow, poll, lag
+        self._cursor, self._clock, self._sleep = cursor, clock, sleep
+        self._engine = _engine(url)
+        shown = self._engine.url.render_as_string(hide_password=True)
+        self._where = f"{shown}, table '{table}'"
+        self._notes = Notes(self.counts, self._where)
+        self._ahead = ClockCheck(self._notes, most_ahead, clock)
+        self._sqlite = self._engine.dialect.name == "sqlite"
+        self._away = False
+        self._again = 0.0
+        try:
+            self._begin(table, time, id, entity, columns)
+            self._known = (
+                None if entity is None else KnownEntities(known, f"{self._where}, key {names.hash('').hex()[:8]}")
+            )
+        except sa.exc.DBAPIError as error:
+            self._engine.dispose()
+            raise ConnectError(f"{shown}: cannot be used: {_reason(error)}") from error
+        except BaseException:
+            self._engine.dispose()
+            raise
+
+    def _begin(self, table: str, time: str, id: str, entity: str | None, columns: Sequence[str]) -> None:
+        self._table = self._reflected(table, [time, id, *([] if entity is None else [entity]), *columns])
+        self._time, self._id = self._column(time), self._column(id)
+        self._entity = None if entity is None else self._column(entity)
+        self._columns, self._values = tuple(columns), [self._column(name) for name in columns]
+        self._all = [self._time, self._id, sa.null() if self._entity is None else self._entity, *self._values]
+        numbers = isinstance(self._table.c[time].type, sa.Integer | sa.Float)
+        self._text = isinstance(self._time.type, sa.String) or (self._sqlite and not numbers)
+        self._say_what_lacks_an_index(time, entity)
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    async def readings(self) -> AsyncIterator[Happening]:
+        """New and changed rows, as they come.
+
+        Raises:
+            DataError: where a column has vanished.
+        """
+        place = None if self._cursor is None or self._cursor.position is None else values_of(self._cursor.position)
+        while True:
+            rows = await self._patiently(place)
+            ripe = self._clock() - self._lag
+            young = False
+            for row in rows:
+                happening = self._happening(row)
+                if happening is not None and self._lag and happening.reading.time > ripe * 1e6:
+                    young = True
+                    break
+                place = [row[0], row[1]]
+                if happening is not None:
+                    yield happening
+            if len(rows) < BATCH or young:
+                if not self._follow and not young:
+                    return
+                await self._sleep(self._poll)
+
+    def _happening(self, row: Any) -> Happening | None:
+        moment, _, whose, *values = row
+        place = json_of(row[:2])
+        try:
+            entity = "" if self._entity is None else entity_text(whose)
+            reading = Reading(entity, micros(moment, self._unit), self._of(values))
+        except DataError as error:
+            self._notes.note("unusable", f"the row with the id {row[1]!r} is left out: {error}")
+            if self._cursor is not None:
+                self._cursor.given(place)
+                self._cursor.safe(place)
+            return None
+        self._ahead.check(reading)
+        if self._known is not None:
+            self._known.add([(self._names.hash(entity), whose)])
+        cursor = self._cursor
+        name = self._names.of(reading.entity, reading.time)
+        if cursor is None:
+            return Happening(name, reading)
+
+        async def acknowledge() -> None:
+            cursor.safe(place)
+
+        cursor.given(place)
+        return Happening(name, reading, acknowledge)
+
+    def _after(self, place: Any, columns: Sequence[Any]) -> list[Any]:
+        """The next rows after a place, in order."""
+        query = sa.select(*columns).where(self._time.is_not(None)).order_by(self._time, self._id).limit(BATCH)
+        if place is not None:
+            moment, id = place
+            query = query.where(sa.or_(self._time > moment, sa.and_(self._time == moment, self._id > id)))
+        return self._fetch(query)
+
+    def _fetch(self, query: Any) -> list[Any]:
+        with self._engine.connect() as connection:
+            return list(connection.execute(query).fetchall())
+
+    async def _patiently(self, place: Any) -> list[Any]:
+        """The rows after a place, once the database is there."""
+        while True:
+            try:
+                rows = await asyncio.to_thread(self._after, place, self._all)
+            except sa.exc.DBAPIError as error:
+                await asyncio.to_thread(self._gone, error)
+            else:
+                self._back()
+                return rows
+            await self._sleep(AGAIN)
+
+    def _gone(self, error: Any) -> None:
+        """The database does not answer.
+
+        Raises:
+            DataError: where it does, but has not what it had.
+        """
+        self._check_columns(error)
+        if not self._away:
+            self._away = True
+            self._notes.note("away", f"the database is away: {_reason(error)}; waiting for it")
+
+    def _back(self) -> None:
+        if self._away:
+            self._away = False
+            self._notes.note("back", "the database is back; going on")
+
+    def _check_columns(self, error: Any) -> None:
+        try:
+            inspector = sa.inspect(self._engine)
+            there = {each["name"] for each in inspector.get_columns(self._table.name, self._table.schema)}
+        except sa.exc.NoSuchTableError:
+            raise DataError(f"{self._where}: there is no such table any more ({_reason(error)})") from error
+        except sa.exc.SQLAlchemyError:
+            return  # it is away
+        for name in self._asked:
+            if name not in there:
+                raise DataError(
+                    f"{self._where}: there is no column '{name}' any more: it was renamed or dropped. Name another in "
+                    f"the settings, or bring it back.{nearest(name, there)}"
+                ) from error
+
+    # -- look-ups -----------------------------------------------------------------------------------------------
+
+    def look(self, name: bytes) -> Mapping[str, Any] | None:
+        """The values of an event's entity in its last row; None where the entity is unknown or the database away.
+
+        Raises:
+            DataError: where a column has vanished.
+        """
+        read = self._names.read(name)
+        if read is None or (self._away and self._clock() < self._again):
+            return None
+        try:
+            found = self._look(*read)
+        except sa.exc.DBAPIError as error:
+            self._gone(error)
+            self._again = self._clock() + AGAIN
+            return None
+        self._back()
+        return found
+
+    def _look(self, key: bytes, moment: int) -> Mapping[str, Any] | None:
+        query = sa.select(self._time, *self._values).order_by(self._time.desc(), self._id.desc())
+        if self._entity is None:
+            if key != self._names.hash(""):
+                return None
+        else:
+            assert self._known is not None
+            whose = self._known.get(key)
+            if whose is None and self._learn():
+                whose = self._known.get(key)
+            if whose is None:
+                return None
+            query = query.where(self._entity == whose)
+        if self._as_of == "now":
+            rows = self._fetch(query.limit(1))
+            return self._of(rows[0][1:]) if rows else None
+        if not self._text:
+            rows = self._fetch(query.where(self._time <= self._bound(moment)).limit(1))
+            return self._of(rows[0][1:]) if rows else None
+        start = 0
+        while rows := self._fetch(query.limit(_PAGE).offset(start)):  # a text is compared as the time that it says
+            for row in rows:
+                if row[0] is not None and micros(row[0], self._unit) <= moment:
+                    return self._of(row[1:])
+            start += _PAGE
+        return None
+
+    def _learn(self) -> bool:
+        """Reads which entities have come since the last time; false where none may have."""
+        known = self._known
+        if known is None or self._entity is None or self._clock() < self._again:
+            return False
+        while True:
+            rows = self._after(known.position, [self._time, self._id, self._entity])
+            pairs = []
+            for row in rows:
+                try:
+                    pairs.append((self._names.hash(entity_text(row[2])), row[2]))
+                except DataError:
+                    continue  # `readings` says so
+            if rows:
+                known.add(pairs, [rows[-1][0], rows[-1][1]])
+            if len(rows) < BATCH:
+                break
+        self._again = self._clock() + AGAIN
+        return True
+
+    def _bound(self, moment: int) -> Any:
+        """A time as the column has it."""
+        kind = self._table.c[self._asked[0]].type
+        if isinstance(kind, sa.Date | sa.DateTime):
+            aware = _EPOCH + timedelta(microseconds=moment)
+            if isinstance(kind, sa.DateTime):
+                return aware if kind.timezone else aware.replace(tzinfo=None)
+            return aware.date()
+        if isinstance(kind, sa.Integer):
+            return moment // UNITS[self._unit]
+        return moment / UNITS[self._unit]
+
+    def _of(self, values: Sequence[Any]) -> dict[str, Any]:
+        return dict(zip(self._columns, values, strict=True))
+
+    # -- the table ----------------------------------------------------------------------------------------------
+
+    def _reflected(self, name: str, columns: Sequence[str]) -> Any:
+        schema, _, table = name.rpartition(".")
+        try:
+            found = sa.Table(table, sa.MetaData(), schema=schema or None, autoload_with=self._engine)
+        except sa.exc.NoSuchTableError:
+            there = [*sa.inspect(self._engine).get_table_names(schema or None)]
+            raise ConfigError(
+                f"{self._where}: there is no such table.{nearest(table, there)} There are {', '.join(there) or 'none'}"
+            ) from None
+        for column in columns:
+            if column not in found.c:
+                raise ConfigError(
+                    f"{self._where}: has no column '{column}'.{nearest(column, found.c.keys())} Its columns: "
+                    f"{', '.join(found.c.keys())}"
+                )
+        self._asked = tuple(columns)
+        return found
+
+    def _column(self, name: str) -> Any:
+        column = self._table.c[name]
+        # SQLite keeps whatever it is given, whatever a column's type says: as it is, then.
+        return sa.type_coerce(column, sa.types.NullType()) if self._sqlite else column
+
+    def _say_what_lacks_an_index(self, time: str, entity: str | None) -> None:
+        inspector = sa.inspect(self._engine)
+        try:
+            first = [index["column_names"][:1] for index in inspector.get_indexes(self._table.name, self._table.schema)]
+        except sa.exc.SQLAlchemyError:  # a view, of some databases
+            return
+        first.append([column.name for column in self._table.primary_key][:1])
+        for name in (time, entity):
+            if name is not None and [name] not in first:
+                self._notes.note(
+                    "no index", f"column '{name}' has no index, so every look goes through the whole table"
+                )
+
+    async def close(self) -> None:
+        """Closes connections and files."""
+        self._engine.dispose()
+        if self._cursor is not None:
+            self._cursor.close()
+        if self._known is not None:
+            self._known.close()
+
+
+def _engine(url: str) -> Any:
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        raise ConfigError(
+            "url is no database's: it must be like sqlite:///orders.db or postgresql://reader@10.0.0.5/orders"
+        ) from None
+    options: dict[str, Any] = {"pool_pre_ping": True}
+    backend = parsed.get_backend_name()
+    if backend == "sqlite":
+        if not parsed.database or parsed.database == ":memory:":
+            raise ConfigError(f"{url}: a database in memory has nothing in it: name a file")
+        if not parsed.database.startswith("file:"):  # else SQLite makes a file that is not there
+            path = quote(str(Path(parsed.database).absolute()))
+            parsed = parsed.set(database=f"file:{path}").update_query_dict({"mode": "rw", "uri": "true"})
+        options = {"poolclass": sa.pool.NullPool}  # an open file that was replaced would be read for ever
+    if backend == "postgresql":
+        if parsed.drivername == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        options["connect_args"] = {"connect_timeout": CONNECT}
+    try:
+        return sa.create_engine(parsed, **options)
+    except (ImportError, sa.exc.NoSuchModuleError) as error:
+        raise ConfigError(
+            f"{parsed.render_as_string(hide_password=True)}: its driver is not installed ({error}): for PostgreSQL, "
+            "pip install 'anabranch[postgresql]'"
+        ) from None
+
+
+def _reason(error: Any) -> str:
+    """What the driver says, in one line."""
+    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

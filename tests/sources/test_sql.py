@@ -1,0 +1,316 @@
+"""New and changed rows are events, entities are looked up, and a database may go away: SQLite and PostgreSQL alike."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.errors import CheckpointError, ConfigError, ConnectError, DataError
+from anabranch.sources import sql
+from anabranch.sources.base import Happening
+from anabranch.sources.cursor import Cursor
+from anabranch.sources.names import Names
+from anabranch.sources.sql import SqlSource
+from databases import Database, Postgresql, Sqlite, postgresql
+from source_playing import play, run
+
+NAMES = Names(bytes(32))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgresql]:
+    with postgresql() as database:
+        yield database
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    if request.param == "sqlite":
+        made: Database = Sqlite(tmp_path / "orders.db")
+    else:
+        made = request.getfixturevalue("server")
+    made.run(
+        "DROP TABLE IF EXISTS orders",
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, who VARCHAR(20), at BIGINT, a DOUBLE PRECISION)",
+        "CREATE INDEX by_who ON orders (who)",
+        "CREATE INDEX by_time ON orders (at)",
+    )
+    return made
+
+
+def add(database: Database, *rows: tuple[int, str | None, int, float | None]) -> None:
+    for id, who, at, a in rows:
+        database.run("INSERT INTO orders VALUES (:id, :who, :at, :a)", id=id, who=who, at=at, a=a)
+
+
+def opened(database: Database, **options: Any) -> SqlSource:
+    options = {"time": "at", "id": "id", "entity": "who", "follow": False} | options
+    return SqlSource(database.url, "orders", NAMES, ["a"], **options)
+
+
+def short(events: list[Happening]) -> list[tuple[str, int, Any]]:
+    return [(each.reading.entity, each.reading.time // 1_000_000, each.reading.values["a"]) for each in events]
+
+
+def at(source: SqlSource, entity: str, seconds: int) -> Any:
+    values = source.look(NAMES.of(entity, seconds * 1_000_000))
+    return None if values is None else values["a"]
+
+
+def test_rows_are_events_in_the_order_of_their_times(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql, "BATCH", 2)
+    add(database, (3, "y", 10, 0.5), (1, "x", 10, 1.5), (2, "x", 11, None), (5, "z", 9, 2.5), (4, "y", 10, 3.5))
+    source = opened(database)
+    events = run(play(source))
+    assert short(events) == [("z", 9, 2.5), ("x", 10, 1.5), ("y", 10, 0.5), ("y", 10, 3.5), ("x", 11, None)]
+    assert events[0].name == NAMES.of("z", 9_000_000)
+    run(source.close())
+
+
+def test_an_entity_is_as_its_last_row_before_the_event_says(database: Database) -> None:
+    add(database, (1, "x", 1, 10), (2, "x", 3, 30), (3, "x", 3, 31), (4, "y", 5, 50))
+    source = opened(database)
+    assert [at(source, "x", s) for s in (0, 1, 2, 3, 9)] == [None, 10, 10, 31, 31]
+    assert [at(source, who, 9) for who in ("y", "nobody", "")] == [50, None, None]
+    assert source.look(b"order 17") is None
+    now = opened(database, as_of="now")
+    assert (at(now, "x", 0), at(now, "y", 0), at(now, "nobody", 0)) == (31, 50, None)
+    run(source.close())
+    run(now.close())
+
+
+def test_entities_that_come_later_are_learned(database: Database, tmp_path: Path) -> None:
+    now = [100.0]
+    add(database, (1, "x", 1, 10))
+    source = opened(database, known=tmp_path / "known", clock=lambda: now[0])
+    assert at(source, "y", 9) is None
+    add(database, (2, "y", 2, 20))
+    assert at(source, "y", 9) is None  # asked a moment ago
+    now[0] += sql.AGAIN
+    assert at(source, "y", 9) == 20
+    run(source.close())
+    again = opened(database, known=tmp_path / "known", clock=lambda: 0.0)
+    assert (at(again, "x", 9), at(again, "y", 9)) == (10, 20)
+    run(again.close())
+
+
+def test_the_cursor_moves_past_what_is_safe_only(database: Database, tmp_path: Path) -> None:
+    add(database, (1, "x", 1, 10), (2, "y", 2, 20), (3, "z", 3, 30))
+
+    def again() -> tuple[SqlSource, list[Happening]]:
+        source = opened(database, cursor=Cursor(tmp_path / "cursor", "orders"))
+        return source, run(play(source))
+
+    source, events = again()
+    run(events[0].safe())
+    run(events[2].safe())
+    run(source.close())
+    source, events = again()
+    assert short(events) == [("y", 2, 20), ("z", 3, 30)]
+    for each in events:
+        run(each.safe())
+    run(source.close())
+    database.run("UPDATE orders SET at = 4, a = 11 WHERE id = 1")
+    source, events = again()
+    assert short(events) == [("x", 4, 11)]  # a changed row
+    run(source.close())
+
+
+def test_rows_that_come_later_are_followed(database: Database) -> None:
+    add(database, (1, "x", 1, 10))
+
+    async def main() -> list[Happening]:
+        source = opened(database, follow=True, poll=0.01)
+        found = []
+        async for each in source.readings():
+            found.append(each)
+            if len(found) == 1:
+                await asyncio.to_thread(add, database, (2, "y", 2, 20))
+            if len(found) == 2:
+                await asyncio.to_thread(add, database, (3, "z", 2, 30))
+            if len(found) == 3:
+                break
+        await source.close()
+        return found
+
+    assert short(run(main())) == [("x", 1, 10), ("y", 2, 20), ("z", 2, 30)]
+
+
+def test_rows_wait_until_they_are_old_enough(database: Database) -> None:
+    add(database, (1, "x", 100, 10), (2, "y", 103, 20))
+    now, waits = [101.0], []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        now[0] += 1.0
+
+    source = opened(database, lag=1.0, poll=7.0, clock=lambda: now[0], sleep=sleep)
+    assert short(run(play(source))) == [("x", 100, 10), ("y", 103, 20)]
+    assert waits == [7.0] * 3
+    run(source.close())
+
+
+def test_rows_without_an_entity_are_left_out_and_passed(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(database, (1, None, 1, 10), (2, " ", 2, 20), (3, "x", 3, 30))
+    source = opened(database, cursor=Cursor(tmp_path / "cursor", "orders"))
+    events = run(play(source))
+    assert short(events) == [("x", 3, 30)]
+    assert source.counts["unusable"] == 2
+    assert "the row with the id 1 is left out: the entity is None" in caplog.text
+    assert at(source, "x", 9) == 30
+    run(source.close())
+    assert Cursor(tmp_path / "cursor", "orders").position == [2, 2]
+
+
+def test_a_clock_that_is_ahead_is_noted(database: Database) -> None:
+    add(database, (1, "x", 10_000, 1), (2, "x", 2_000, 1))
+    source = opened(database, clock=lambda: 1000.0)
+    assert len(run(play(source))) == 2
+    assert source.counts == {"ahead of the clock": 1}
+    run(source.close())
+
+
+def test_a_database_that_goes_away_is_waited_for(
+    database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(database, (1, "x", 1, 10))
+    now, waits = [100.0], []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        now[0] += seconds
+        if waits.count(sql.AGAIN) == 1 and len(waits) > 1:
+            assert at(source, "x", 9) is None
+        if waits == [0.5]:
+            await asyncio.to_thread(database.stop)
+        if waits.count(sql.AGAIN) == 3:
+            await asyncio.to_thread(database.start)
+            await asyncio.to_thread(add, database, (2, "x", 2, 20))
+
+    source = opened(database, follow=True, poll=0.5, clock=lambda: now[0], sleep=sleep)
+    with caplog.at_level(logging.INFO):
+        assert short(run(play(source, 2))) == [("x", 1, 10), ("x", 2, 20)]
+    assert waits == [0.5, sql.AGAIN, sql.AGAIN, sql.AGAIN]
+    assert at(source, "x", 9) == 20
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("the database is away" in each for each in said) == 1
+    assert sum("the database is back" in each for each in said) == 1
+    assert (source.counts["away"], source.counts["back"]) == (1, 1)
+    run(source.close())
+
+
+def test_a_column_that_vanishes_ends_it_with_its_name(database: Database) -> None:
+    add(database, (1, "x", 1, 10))
+
+    async def sleep(seconds: float) -> None:
+        await asyncio.to_thread(database.run, "ALTER TABLE orders RENAME COLUMN a TO b")
+
+    source = opened(database, follow=True, sleep=sleep)
+    with pytest.raises(DataError, match=r"there is no column 'a' any more: it was renamed or dropped"):
+        run(play(source))
+    with pytest.raises(DataError, match="no column 'a' any more"):
+        at(source, "x", 9)
+    database.run("DROP TABLE orders")
+    with pytest.raises(DataError, match="no such table any more"):
+        at(source, "x", 9)
+    run(source.close())
+
+
+def test_what_is_not_there_at_the_start_is_named(database: Database) -> None:
+    with pytest.raises(ConfigError, match=r"has no column 'hwo'. Did you mean 'who'"):
+        opened(database, entity="hwo")
+    with pytest.raises(ConfigError, match=r"there is no such table. Did you mean 'orders'"):
+        SqlSource(database.url, "order", NAMES, ["a"], time="at", id="id")
+
+
+def test_look_ups_without_an_index_are_said(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+    run(opened(database).close())
+    assert "index" not in caplog.text
+    database.run("DROP INDEX by_who")
+    run(opened(database).close())
+    assert "column 'who' has no index" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE", "TEXT", "NUMERIC(20, 6)"])
+def test_times_of_every_type(database: Database, kind: str) -> None:
+    texts = ["2026-01-01", "2026-01-02"] if kind == "DATE" else ["2026-01-01 10:00:00+00", "2026-01-01 10:00:01.5+00"]
+    if kind == "TIMESTAMP":
+        texts = [each.removesuffix("+00") for each in texts]
+    times = {"DATE": [1_767_225_600, 1_767_312_000]}.get(kind, [1_767_261_600, 1_767_261_601.5])
+    if kind.startswith("NUMERIC"):
+        texts = [str(each) for each in times]
+    database.run(
+        "DROP TABLE orders",
+        f"CREATE TABLE orders (id VARCHAR(5) PRIMARY KEY, who INTEGER, at {kind}, a INTEGER)",
+        f"INSERT INTO orders VALUES ('a', 7, '{texts[0]}', 1), ('b', 7, '{texts[0]}', 2), ('c', 7, '{texts[1]}', 3)",
+    )
+    source = opened(database)
+    events = run(play(source))
+    moments = [round(each * 1e6) for each in times]
+    assert [(each.reading.entity, each.reading.time, each.reading.values["a"]) for each in events] == [
+        ("7", moments[0], 1), ("7", moments[0], 2), ("7", moments[1], 3),
+    ]  # fmt: skip
+    looked = [source.look(NAMES.of("7", moments[0] + more)) for more in (-1, 0)]
+    looked.append(source.look(NAMES.of("7", moments[1])))
+    assert [None if each is None else each["a"] for each in looked] == [None, 2, 3]
+    run(source.close())
+
+
+def test_the_cursor_can_be_of_a_time_with_a_zone(database: Database, tmp_path: Path) -> None:
+    database.run(
+        "DROP TABLE orders",
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, who INTEGER, at TIMESTAMP WITH TIME ZONE, a INTEGER)",
+        "INSERT INTO orders VALUES (1, 7, '2026-01-01 10:00:00+00', 1), (2, 7, '2026-01-01 10:00:00+00', 2)",
+    )
+    for expected in ([1, 2], [2], []):
+        source = opened(database, cursor=Cursor(tmp_path / "cursor", "orders"))
+        events = run(play(source))
+        assert [each.reading.values["a"] for each in events] == expected
+        if events:
+            run(events[0].safe())
+        run(source.close())
+
+
+def test_sensors_are_the_last_row_at_a_time(database: Database) -> None:
+    add(database, (1, None, 1, 10), (2, None, 5, 50))
+    source = opened(database, entity=None)
+    assert short(run(play(source))) == [("", 1, 10), ("", 5, 50)]
+    assert [at(source, "", s) for s in (0, 4, 5)] == [None, 10, 50]
+    run(source.close())
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "said"),
+    [
+        ("orders", ConfigError, "url is no database's"),
+        ("sqlite://", ConfigError, "in memory"),
+        ("oracle9://x/y", ConfigError, "driver is not installed"),
+        ("sqlite:////nowhere/orders.db", ConnectError, "cannot be used: unable to open"),
+        ("postgresql://me:secret@/x?host=/nowhere", ConnectError, r"//me:\*\*\*@"),
+    ],
+)
+def test_a_database_that_cannot_be_is_said_without_its_password(url: str, kind: type, said: str) -> None:
+    with pytest.raises(kind, match=said) as caught:
+        SqlSource(url, "orders", NAMES, ["a"], time="at", id="id")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"as_of": "then"}, {"unit": "h"}, {"poll": 0}, {"lag": -1}])
+def test_wrong_settings_are_named(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        SqlSource("sqlite:///x", "orders", NAMES, ["a"], time="at", id="id", **options)
+
+
+def test_a_damaged_list_of_entities_is_said(tmp_path: Path) -> None:
+    database = Sqlite(tmp_path / "orders.db")
+    database.run("CREATE TABLE orders (id INTEGER PRIMARY KEY, who TEXT, at INTEGER, a REAL)")
+    (tmp_path / "known").write_bytes(b"no database" * 1000)
+    with pytest.raises(CheckpointError, match="known: is damaged"):
+        opened(database, known=tmp_path / "known")
