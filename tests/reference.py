@@ -5,6 +5,7 @@ kept whole, and every window is summed term by term. Equations, algorithms and s
 Ling, *Event-Driven Online Vertical Federated Learning* (ICLR 2025); ``t`` counts rounds from 0 here.
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,14 +23,15 @@ class Net(NamedTuple):
 class Outcome(NamedTuple):
     """What T rounds gave."""
 
-    predictions: np.ndarray  # (T,) argmax of the logits, before any update of that round
+    predictions: np.ndarray  # (T,) argmax of the logits
     losses: np.ndarray  # (T,) f^t of the round's own sample, before any update of that round
-    logits: np.ndarray  # (T, classes)
+    logits: np.ndarray  # (T, classes) of the round's sample, when its event happened, before any update of that tick
     clients: list[Net]  # w_1 … w_M after T rounds
     server: Net  # w_0 after T rounds
     gradient: np.ndarray  # (T,) ‖∇f^t(w^t)‖² over all parties
     ideal: np.ndarray  # (T,) ‖∇S_{t,l,α}(w^t)‖² over all parties, passive ones with their true gradients
     applied: np.ndarray  # (T,) squared norm of what the server and the clients in A_t stepped along
+    order: list[int]  # (T,) the event, a row of the data, that each round learnt from
 
 
 class Gradient(NamedTuple):
@@ -70,6 +72,8 @@ def run(
     client_window: bool = True,
     learning_rate: float | tuple[float, float],
     learning_rate_power: float = 0.0,
+    delays: list[int] | None = None,
+    stored: bool = False,
 ) -> Outcome:
     """Train for T rounds, one sample a round, and return what happened.
 
@@ -83,6 +87,11 @@ def run(
     - ``"SLR"``: Algorithm "Event-driven online VFL on Static Local Regret". ``decay`` and ``client_window`` mean
       nothing here.
 
+    ``delays[i]`` (T,) says how many ticks after its event the label of sample ``i`` arrives; see ``agenda``. What is
+    by sample (``xs``, ``y``, ``active``) goes by the event, and what is by round (windows, rates, the outcome) by the
+    order of learning. With ``stored`` the server takes the loss at the embeddings that it predicted the event from,
+    and each client pulls the derivatives by those back through its model at the parameters of the round.
+
     The arguments are left as they were.
     """
     if update not in ("OGD", "DLR", "SLR"):
@@ -90,7 +99,14 @@ def run(
     if window < 1:
         raise ValueError(f"window must be at least 1, not {window}")
     rounds, parties = active.shape
-    if len(clients) != parties or len(xs) != parties or len(y) != rounds or any(len(x) != rounds for x in xs):
+    delays = [0] * rounds if delays is None else delays
+    if (
+        len(clients) != parties
+        or len(delays) != rounds
+        or len(xs) != parties
+        or len(y) != rounds
+        or any(len(x) != rounds for x in xs)
+    ):
         raise ValueError("clients, xs, y and active do not agree on M or T")
 
     server_rate, client_rate = learning_rate if isinstance(learning_rate, tuple) else (learning_rate, learning_rate)
@@ -104,10 +120,21 @@ def run(
     logits, losses = [], []
     gradient, ideal, applied = [], [], []
 
-    for t in range(rounds):
-        # The prediction, the loss f^t and every derivative of this round, at w^t: nobody has stepped yet.
-        now = evaluate(w_0, w, [features[t] for features in x], int(y[t]))
-        logits.append(now.logits)
+    foreseen: list[tuple[np.ndarray, list[np.ndarray]]] = []  # of each event so far: logits, embeddings
+    order: list[int] = []  # the event of each round so far
+
+    for what, event in agenda(delays):
+        if what == "event":
+            sent = [forward(w_m, features[event]).output for w_m, features in zip(w, x, strict=True)]
+            foreseen.append((forward(w_0, np.concatenate(sent)).output, sent))
+            continue
+        t = len(order)
+        order.append(event)
+        prediction, sent = foreseen[event]
+        logits.append(prediction)
+
+        # The loss f^t and every derivative of this round, at w^t: nobody has stepped yet.
+        now = evaluate(w_0, w, [features[event] for features in x], int(y[event]), sent if stored else None)
         losses.append(now.loss)
 
         true = [chain(w[m], now.traces[m], now.derivatives[m]) for m in range(parties)]
@@ -119,7 +146,7 @@ def run(
             server_direction = now.server_gradient
             ideal_directions = true
             for m in range(parties):
-                if active[t, m]:
+                if active[event, m]:
                     client_directions[m] = chain(w[m], now.traces[m], now.derivatives[m])
 
         elif update == "DLR":
@@ -132,9 +159,9 @@ def run(
                 v_m = now.derivatives[m]
                 if not client_window:
                     # Only the term i = 0 of S depends on h_m(w_m^t; x_m^t): ∂S/∂h_m = (1/W) ∂f^t/∂h_m.
-                    if active[t, m]:
+                    if active[event, m]:
                         client_directions[m] = chain(w[m], now.traces[m], v_m / normaliser(window, decay))
-                elif active[t, m]:
+                elif active[event, m]:
                     client_history[m].append(chain(w[m], now.traces[m], v_m))
                     client_directions[m] = smoothed(client_history[m], window, decay)
                 else:
@@ -143,7 +170,8 @@ def run(
         else:
             # Every term of F_{t,l} is evaluated afresh at w^t: (1/l) Σ_i ∇f^{t−i}(w_0^t, w^t).
             terms = [
-                evaluate(w_0, w, [features[t - i] for features in x], int(y[t - i])) for i in range(min(t + 1, window))
+                evaluate(w_0, w, [features[past] for features in x], int(y[past]))
+                for past in order[::-1][: min(t + 1, window)]
             ]
             server_direction = zero(w_0)
             for term in terms:
@@ -154,7 +182,7 @@ def run(
                 for term in terms:
                     direction = add(direction, 1 / window, chain(w[m], term.traces[m], term.derivatives[m]))
                 ideal_directions.append(direction)
-                if active[t, m]:
+                if active[event, m]:
                     client_directions[m] = direction
 
         ideal.append(sum(squared(g) for g in [server_direction, *ideal_directions]))
@@ -170,8 +198,20 @@ def run(
 
     table = np.array(logits).reshape(rounds, server.biases[-1].size)
     return Outcome(
-        table.argmax(axis=1), np.array(losses), table, w, w_0, np.array(gradient), np.array(ideal), np.array(applied)
-    )
+        table.argmax(axis=1), np.array(losses), table, w, w_0,
+        np.array(gradient), np.array(ideal), np.array(applied), order,
+    )  # fmt: skip
+
+
+def agenda(delays: list[int]) -> Iterator[tuple[str, int]]:
+    """What happens, tick by tick: event ``i`` in tick ``i``; then the labels of this tick, that of event ``j`` in tick
+    ``j + delays[j]``, in the order of their events. Labels go on coming after the last event."""
+    for tick in range(len(delays) + max(delays, default=0)):
+        if tick < len(delays):
+            yield "event", tick
+        for j, delay in enumerate(delays):
+            if j + delay == tick:
+                yield "label", j
 
 
 # Windows
@@ -198,10 +238,13 @@ def smoothed(history: list[Gradient], window: int, decay: float) -> Gradient:
 # One sample
 
 
-def evaluate(server: Net, clients: list[Net], sample: list[np.ndarray], label: int) -> Evaluation:
-    """f of one sample, ∂f/∂w_0 and every v_m = ∂f/∂h_m (Section "Client update")."""
+def evaluate(
+    server: Net, clients: list[Net], sample: list[np.ndarray], label: int, sent: list[np.ndarray] | None = None
+) -> Evaluation:
+    """f of one sample, ∂f/∂w_0 and every v_m = ∂f/∂h_m (Section "Client update"); at ``sent``, where it is given, in
+    place of the clients' embeddings."""
     traces = [forward(client, x_m) for client, x_m in zip(clients, sample, strict=True)]
-    top = forward(server, np.concatenate([trace.output for trace in traces]))
+    top = forward(server, np.concatenate([trace.output for trace in traces] if sent is None else sent))
     loss, d_logits = cross_entropy(top.output, label)
     server_gradient, d_embeddings = backward(server, top, d_logits)
 

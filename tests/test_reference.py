@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 import reference
+from anabranch.delays import Delay
 from problems import MODULES, arrays_of
 
 ROUNDS = 200
@@ -23,7 +24,7 @@ def make_update(name, window, decay, client_window):
     }[name]()
 
 
-def run_package(nets, server, xs, y, active, path, update, classes, learning_rate, power):
+def run_package(nets, server, xs, y, active, path, update, classes, learning_rate, power, **late):
     make = MODULES[path]
     model = ab.SplitModel([make(net) for net in nets], make(server))
     return ab.simulate(
@@ -36,12 +37,13 @@ def run_package(nets, server, xs, y, active, path, update, classes, learning_rat
         wire_dtype="float64",
         keep_errors=True,
         chunk=64,
+        **late,
     )
 
 
 def assert_agrees(result, expected, y):
     np.testing.assert_array_equal(result.predictions, expected.predictions)
-    np.testing.assert_array_equal(result.errors, expected.predictions != y)
+    np.testing.assert_array_equal(result.errors, expected.predictions != y[expected.order])
     modules = [*result.model.clients, result.model.server]
     for module, net in zip(modules, [*expected.clients, expected.server], strict=True):
         ours = arrays_of_module(module)
@@ -87,6 +89,37 @@ problem = st.fixed_dictionaries(
 )
 @given(case=problem)
 def test_parameters_and_predictions_agree_with_the_reference(name, path, case):
+    compare(name, path, case)
+
+
+class Listed(Delay):
+    """Delays as a list says."""
+
+    def __init__(self, delays):
+        self.delays, self.most = np.array(delays), max(delays)
+
+    def draw(self, seed, first, n):
+        given = self.delays[first : first + n]
+        return np.pad(given, (0, n - len(given)))
+
+
+delays = st.one_of(
+    st.integers(1, 250).map(lambda delay: [delay] * ROUNDS),
+    st.tuples(st.integers(0, 10_000), st.integers(1, 100)).map(
+        lambda drawn: np.random.default_rng(drawn[0]).integers(0, drawn[1], ROUNDS).tolist()
+    ),
+    st.integers(0, 10_000).map(lambda seed: np.random.default_rng(seed).geometric(0.05, ROUNDS).tolist()),
+)
+
+
+@pytest.mark.parametrize(("name", "stored"), [("OGD", True), ("DLR", False), ("DLR", True), ("SLR", False)])
+@settings(max_examples=3, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(case=problem, late=delays)
+def test_with_late_labels_too(name, stored, case, late):
+    compare(name, "outer", case, late, stored)
+
+
+def compare(name, path, case, late=None, stored=False):
     rng = np.random.default_rng(case["seed"])
     nets, server, xs, y = reference.random_problem(
         rng,
@@ -114,11 +147,12 @@ def test_parameters_and_predictions_agree_with_the_reference(name, path, case):
     server_rate, client_rate = case["rates"]
     expected = reference.run(
         nets, server, xs, y, active, update=name, window=window, decay=decay, client_window=client_window,
-        learning_rate=(server_rate, client_rate), learning_rate_power=case["power"],
+        learning_rate=(server_rate, client_rate), learning_rate_power=case["power"], delays=late, stored=stored,
     )  # fmt: skip
+    options = {} if late is None else {"label_delay": Listed(late), "label_learning": "stored" if stored else "fresh"}
     with jax.enable_x64(True):
         result = run_package(
             nets, server, xs, y, active, path, make_update(name, window, decay, client_window), case["classes"],
-            [server_rate] + [client_rate] * len(nets), case["power"],
+            [server_rate] + [client_rate] * len(nets), case["power"], **options,
         )  # fmt: skip
         assert_agrees(result, expected, y)

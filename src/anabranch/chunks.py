@@ -12,14 +12,38 @@ from anabranch.errors import AnabranchError, DataError
 from anabranch.streams.base import Block, Stream
 
 
+class Late(NamedTuple):
+    """What happens in a chunk beside its rounds, where labels come after their events; see `anabranch.late`."""
+
+    x: NDArray[np.floating[Any]]
+    """(n, d): the events that happen, in order; only the first ``events`` rows are some, the rest is padding."""
+    events: int
+    into: NDArray[np.int32]
+    """(n,): in which slot what is made of each event is kept until its round."""
+    before: NDArray[np.int32]
+    """(n,): how many of these events happen before each round."""
+    out: NDArray[np.int32]
+    """(n,): in which slot each round finds what was made of its event."""
+    active: NDArray[np.bool_]
+    """(n, M): whom each round's event has activated."""
+    first: int
+    """The number of the first of the events that happen."""
+    numbers: NDArray[np.int64]
+    """(n,): the number of each round's event."""
+    delays: NDArray[np.int64]
+    """(n,): how many events later its label came."""
+
+
 class Chunk(NamedTuple):
-    """Some consecutive samples; only the first ``rows`` rows are samples, the rest is padding."""
+    """Some consecutive rounds' samples; only the first ``rows`` rows are samples, the rest is padding."""
 
     x: NDArray[np.floating[Any]]
     """(n, d)"""
     y: NDArray[np.int32]
     """(n,)"""
     rows: int
+    late: Late | None = None
+    """None where labels come at once."""
 
 
 def empty_chunk(length: int, features: int, dtype: np.dtype[Any]) -> Chunk:

@@ -166,8 +166,7 @@ def _clients(result: Result) -> Table:
     for heading in ("features", "activated", "MB up", "MB down", "seconds"):
         table.add_column(heading, justify="right")
     features = result.settings["model"]["features"]
-    encode, step = result.client_times
-    seconds = (encode + step * result.activation_rate) * result.rounds
+    seconds = result.seconds_of_clients
     for m in range(min(len(features), MOST_ROWS)):
         up, down = result.traffic.up[m], result.traffic.down[m]
         share = f"{result.activation_rate[m]:.4f}"

@@ -9,6 +9,8 @@ SEEDS = 2**31
 """Seeds are whole numbers below this."""
 INITIAL = 2**32 - 1
 """Folded into a party's key for its initial parameters. No round has this number, so no draw is used twice."""
+LABELS = 2**32 - 1
+"""In place of a party's number, for how late labels come in a simulation. No client has this number."""
 
 
 def party_key(seed: int, index: int) -> PRNGKeyArray:

@@ -9,15 +9,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
 from anabranch.activation import Mask
-from anabranch.chunks import Chunk
+from anabranch.chunks import Chunk, Late
 from anabranch.compiling import compiled
+from anabranch.late import Lateness, no_events
 from anabranch.models import Group, SplitModel
 from anabranch.party import Measures, Rule
-from anabranch.round import Federation, init_federation, measured, play_round
+from anabranch.round import Federation, init_federation, measured, play_round, predict_event
 
 
 class Played(NamedTuple):
@@ -31,6 +32,16 @@ class Played(NamedTuple):
     trouble: Int[Array, ""]
     measures: Measures | None
     """(n,) each, or None where nothing is measured."""
+    happened: Int[Array, ""] | None = None
+    """How many of the chunk's events were predicted; None where labels come at once."""
+
+
+class Kept(NamedTuple):
+    """What is kept of events whose labels come later, by their slots."""
+
+    predictions: Int[Array, " s"]
+    embeddings: Float[Array, "s e"] | None
+    """Those that the predictions were made from, where they are learnt from later."""
 
 
 class LearningRates(NamedTuple):
@@ -60,11 +71,20 @@ class Loop:
     """The compiled loop over a chunk, and the parties' state in it."""
 
     def __init__(
-        self, layout: tuple[Group, ...], rule: Rule, rates: LearningRates, model: SplitModel, nothing: Chunk
+        self,
+        layout: tuple[Group, ...],
+        rule: Rule,
+        rates: LearningRates,
+        model: SplitModel,
+        nothing: Chunk,
+        lateness: Lateness | None = None,
     ) -> None:
         self._fixed = (layout, rule)
         self._rates = rates
         self.federation = _init(layout, rule, rates.of(0, 1, nothing.x.dtype)[0], model)
+        self._kept = None if lateness is None else _nothing_kept(layout, rule, lateness)
+        if lateness is not None:
+            nothing = no_events(nothing, len(model.clients))
         self._trouble = jnp.zeros((), jnp.int32)
         nobody = np.zeros((len(nothing.y), len(model.clients)), bool)
         jax.block_until_ready(self.play(nothing, nobody, 0).done)  # compiles, and plays no round
@@ -74,32 +94,85 @@ class Loop:
         # Every number that changes is an array, so that it is an argument of the compiled program.
         rates = self._rates.of(begun, len(chunk.y), chunk.x.dtype)
         numbers = (chunk.x, chunk.y, active, rates, np.asarray(chunk.rows, np.int32), np.asarray(begun, np.int32))
-        inputs = (self._fixed, numbers, self._trouble)
-        self.federation, predictions, done, self._trouble, measures = _play(inputs, self.federation)
-        return Played(chunk, active, predictions, done, self._trouble, measures)
+        late = None if chunk.late is None else _Events.of(chunk.late)
+        inputs = (self._fixed, numbers, late, self._trouble)
+        state, predictions, done, self._trouble, measures, happened = _play(inputs, (self.federation, self._kept))
+        self.federation, self._kept = state
+        return Played(chunk, active, predictions, done, self._trouble, measures, happened)
+
+
+class _Events(NamedTuple):
+    """What the compiled loop needs of `anabranch.chunks.Late`."""
+
+    x: Any
+    into: Any
+    before: Any
+    out: Any
+    events: Any
+
+    @classmethod
+    def of(cls, late: Late) -> _Events:
+        return cls(late.x, late.into, late.before, late.out, np.asarray(late.events, np.int32))
 
 
 _init = compiled(init_federation)
 """In one program: one compilation, and arrays of its own, so that `_play` may use their memory again."""
 
 
+def _nothing_kept(layout: tuple[Group, ...], rule: Rule, lateness: Lateness) -> Kept:
+    width = sum(group.size * group.embedding for group in layout)
+    stored = lateness.learning == "stored"
+    embeddings = jnp.zeros((lateness.slots, width), rule.wire) if stored else None
+    return Kept(jnp.zeros(lateness.slots, jnp.int32), embeddings)
+
+
 @partial(compiled, donate="all-except-first")
-def _play(inputs: tuple[Any, ...], federation: Federation) -> tuple[Federation, Array, Array, Array, Measures | None]:
-    """The chunk's rounds, one after another, until something is not finite."""
-    (layout, rule), (x, y, active, rates, rows, begun), trouble = inputs
+def _play(
+    inputs: tuple[Any, ...], state: tuple[Federation, Kept | None]
+) -> tuple[tuple[Federation, Kept | None], Array, Array, Array, Measures | None, Array | None]:
+    """The chunk's rounds, one after another, until something is not finite.
+
+    Where labels come late, the events that happen before a round are predicted before it, and the round's prediction is
+    the one that was made of its event then.
+    """
+    (layout, rule), (x, y, active, rates, rows, begun), late, trouble = inputs
+    federation, kept = state
     arrays, rest = eqx.partition(federation, eqx.is_array)
 
+    def happen(arrays: Any, ahead: Any, until: Array) -> Any:
+        """Predicts the events before ``until``; it carries no parameters, so that none are copied."""
+
+        def one(ahead: tuple) -> tuple:
+            j, kept = ahead
+            prediction, embeddings = predict_event(layout, rule, eqx.combine(arrays, rest), late.x[j])
+            new = Kept(prediction, None if kept.embeddings is None else embeddings)
+            return j + 1, jax.tree.map(lambda all, one: all.at[late.into[j]].set(one), kept, new)
+
+        return jax.lax.while_loop(lambda ahead: ahead[0] < until, one, ahead)
+
     def play(carry: tuple) -> tuple:
-        i, arrays, _, predictions, measures = carry
+        i, arrays, _, predictions, measures, ahead = carry
+        if ahead is not None:
+            ahead = happen(arrays, ahead, late.before[i])
+        then = None if ahead is None else jax.tree.map(lambda all: all[late.out[i]], ahead[1])
         now = rates[jnp.minimum(i, len(rates) - 1)]
-        federation, outcome = play_round(layout, rule, now, eqx.combine(arrays, rest), x[i], y[i], active[i], begun + i)
+        federation, outcome = play_round(
+            layout, rule, now, eqx.combine(arrays, rest), x[i], y[i], active[i], begun + i,
+            kept=None if then is None else then.embeddings,
+        )  # fmt: skip
+        prediction = outcome.prediction if then is None else then.predictions
         arrays = eqx.filter(federation, eqx.is_array)
         measures = jax.tree.map(lambda all, one: all.at[i].set(one), measures, measured(federation))
-        return i + 1, arrays, outcome.trouble, predictions.at[i].set(outcome.prediction), measures
+        return i + 1, arrays, outcome.trouble, predictions.at[i].set(prediction), measures, ahead
 
+    zero = jnp.zeros((), jnp.int32)
     nothing = jax.tree.map(lambda one: jnp.zeros(len(y), one.dtype), measured(federation))
-    start = (jnp.zeros((), jnp.int32), arrays, trouble, jnp.zeros(len(y), jnp.int32), nothing)
-    done, arrays, trouble, predictions, measures = jax.lax.while_loop(
+    ahead = None if late is None else (zero, kept)
+    start = (zero, arrays, trouble, jnp.zeros(len(y), jnp.int32), nothing, ahead)
+    done, arrays, trouble, predictions, measures, ahead = jax.lax.while_loop(
         lambda c: (c[0] < rows) & (c[2] == 0), play, start
     )
-    return eqx.combine(arrays, rest), predictions, done, trouble, measures
+    happened = None
+    if ahead is not None:
+        happened, kept = happen(arrays, ahead, jnp.where(trouble == 0, late.events, ahead[0]))
+    return (eqx.combine(arrays, rest), kept), predictions, done, trouble, measures, happened

@@ -134,6 +134,17 @@ def encode(rule: Rule, client: Party, x: Features, t: Round) -> tuple[Party, Emb
     return client._replace(memory=memory), embedding.astype(rule.wire), pullback
 
 
+def embed(rule: Rule, client: Party, x: Features) -> Embedding:
+    """The client's embedding of one sample at today's parameters, with nothing to learn from; nothing changes."""
+    return forward(client.model, x)[0].astype(rule.wire)
+
+
+def predicted_class(server: Party, embeddings: Embeddings) -> Prediction:
+    """The class that the server predicts at today's parameters; nothing changes."""
+    dtype = jax.tree.leaves(parameters(server.model))[0].dtype
+    return forward(server.model, embeddings.astype(dtype))[0].argmax(-1).astype(jnp.int32)
+
+
 def server_step(
     rule: Rule, server: Party, embeddings: Embeddings, label: Label, rate: Scalar, t: Round
 ) -> tuple[Party, Outcome]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +17,10 @@ from numpy.typing import NDArray
 from anabranch.activation import Activation, Mask
 from anabranch.checks import whole
 from anabranch.chunks import Chunk, empty_chunk, read_chunks
+from anabranch.delays import LONGEST, Delay, read_delay
 from anabranch.errors import ConfigError, Diverged, ModelError, nearest
 from anabranch.keys import SEEDS
+from anabranch.late import LEARNINGS, LateChunks, Lateness, Learning
 from anabranch.loop import LearningRates
 from anabranch.metrics import RUN_TIME_WINDOW
 from anabranch.models import Group, SplitModel
@@ -69,10 +72,14 @@ class Prepared:
     rates: LearningRates
     nothing: Chunk
     """A chunk without a sample; all others are as long and as wide."""
-    samples: Samples
+    samples: Iterator[Chunk]
+    record: Samples
+    """Where the samples come from, with whether a record of activations ended before them."""
     decide: Callable[[int, Chunk], Mask]
     """Who is activated in a chunk's rounds, the first of which is round ``begun``."""
     tally: Tally
+    lateness: Lateness | None
+    """None where labels come at once."""
     rounds: int | None
     """How many were asked for."""
     settings: dict[str, Any]
@@ -91,7 +98,7 @@ class Prepared:
         if self.tally.trouble:
             result.stopped = trouble_text(self.tally.trouble, done + 1, self.rule.wire)
             raise Diverged(result.stopped, done + 1, result)
-        if self.samples.record_ended:
+        if self.record.record_ended:
             result.stopped = f"the recorded activations ended after {done:,} rounds, and the stream goes on"
         elif self.rounds is not None and done < self.rounds:
             result.stopped = f"the stream ended after {done:,} of {self.rounds:,} rounds"
@@ -111,6 +118,8 @@ def prepare(
     wire_dtype: str,
     measure_regret: bool,
     report_every: int | None,
+    label_delay: int | Delay = 0,
+    label_learning: Learning = "fresh",
     keep_errors: bool = False,
     chunk: int = CHUNK,
 ) -> Prepared:
@@ -148,16 +157,22 @@ def prepare(
     rule = Rule(jax.tree.map(np.asarray, update), optimiser, read_wire_dtype(wire_dtype, dtype), bool(measure_regret))
     # A record of activations may be shorter than the stream: one sample more is read to see whether it is.
     limit = activation.rounds if rounds is None else None
-    chunks = read_chunks(stream, classes, dtype, chunk, rounds if limit is None else limit + 1)
+    nothing = empty_chunk(chunk, sum(stream.widths), dtype)
+    lateness = _read_lateness(label_delay, label_learning, update, rule, layout, nothing, rounds)
+    record = Samples(read_chunks(stream, classes, dtype, chunk, rounds if limit is None else limit + 1), limit)
+    decide = partial(_decide, activation, seed, stream.widths)
+    late = {} if lateness is None else {"label_delay": _delay_text(label_delay), "label_learning": label_learning}
     return Prepared(
         model=model,
         layout=layout,
         rule=rule,
         rates=rates,
-        nothing=empty_chunk(chunk, sum(stream.widths), dtype),
-        samples=Samples(chunks, limit),
-        decide=partial(_decide, activation, seed, stream.widths),
-        tally=Tally(layout, update, rule, keep_errors, every),
+        nothing=nothing,
+        samples=record if lateness is None else LateChunks(record, lateness, seed, decide, nothing, len(model.clients)),
+        record=record,
+        decide=decide if lateness is None else _decided,
+        tally=Tally(layout, update, rule, keep_errors, every, lateness, chunk),
+        lateness=lateness,
         rounds=rounds,
         settings={
             "model": _describe_model(model, layout, classes),
@@ -170,8 +185,67 @@ def prepare(
             "seed": seed,
             "wire_dtype": wire_dtype,
             "measure_regret": rule.measure,
+            **late,
         },
     )
+
+
+def _decided(begun: int, rounds: Chunk) -> Mask:
+    """Whom the events of the chunk's rounds have activated, which was decided when they happened."""
+    assert rounds.late is not None
+    return rounds.late.active
+
+
+def _read_lateness(
+    label_delay: int | Delay,
+    label_learning: str,
+    update: Update,
+    rule: Rule,
+    layout: Sequence[Group],
+    nothing: Chunk,
+    rounds: int | None,
+) -> Lateness | None:
+    """How labels come late, or None where all come at once; such a run needs nothing more."""
+    delay = read_delay(label_delay)
+    most = whole(f"label_delay {type(delay).__name__}: most", delay.most, 0, LONGEST)
+    if label_learning not in LEARNINGS:
+        raise ConfigError(
+            f"label_learning is {label_learning!r}; known are {', '.join(LEARNINGS)}."
+            f"{nearest(str(label_learning), LEARNINGS)}"
+        )
+    stored = label_learning == "stored"
+    if stored and update.init_memory(jnp.zeros(1, nothing.x.dtype)) is not None:
+        raise ConfigError(
+            f"label_learning is 'stored', but the update {type(update).__name__} evaluates past samples again at "
+            "today's parameters: take label_learning 'fresh', or the update OGD or DLR"
+        )
+    if not most:
+        return None
+    if stored and rule.measure:
+        raise ConfigError(
+            "measure_regret: the regret is made of gradients at the parameters of a round, but with label_learning "
+            "'stored' the server learns from embeddings of earlier ones: measure with 'fresh', or without a delay"
+        )
+    waiting = most + 1 if rounds is None else min(most + 1, rounds)
+    slots = 1 << (waiting - 1).bit_length()  # a shape of the compiled program, which similar delays then share
+    kept = sum(group.size * group.embedding for group in layout) * rule.wire.itemsize if stored else 0
+    need, memory = slots * (kept + 32 + nothing.x.itemsize * nothing.x.shape[1]), memory_bytes()
+    if need > memory / 2:
+        raise ConfigError(
+            f"label_delay is {_delay_text(label_delay)}: up to {waiting:,} events wait for their labels, which takes "
+            f"{need / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f} GB, half of which may be taken: a shorter "
+            "delay is needed"
+        )
+    return Lateness(delay, "stored" if stored else "fresh", slots)
+
+
+def memory_bytes() -> int:
+    """How much memory this machine has; 16 GiB where it does not say."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 2**34
+
+
+def _delay_text(delay: int | Delay) -> int | str:
+    return repr(delay) if isinstance(delay, Delay) else int(delay)
 
 
 def _decide(activation: Activation, seed: int, widths: Sequence[int], begun: int, samples: Chunk) -> Mask:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.late import LateLabels
 from anabranch.metrics import Curve
 from anabranch.models import SplitModel
 from anabranch.regret import Regret
@@ -50,6 +51,8 @@ class Result:
     """(rounds,): the class predicted in each round, with ``keep_errors=True``."""
     regret: Regret | None = field(default=None, repr=False)
     """Loss, gradients and regret as the run went on, with ``measure_regret=True``."""
+    late_labels: LateLabels | None = None
+    """What the delay came to, with ``label_delay``."""
     _measure: Callable[[], ClientTimes] | None = field(default=None, repr=False)
 
     @property
@@ -82,10 +85,20 @@ class Result:
 
         The simulator computes all parties in one program, so this is an estimate: each client's `encode` and
         `client_step`, compiled apart, are timed on this machine (when this is first read) and multiplied by the
-        rounds, and by the rounds in which the client was activated.
+        rounds, and by the rounds in which the client was activated. Where labels come late, an event takes a forward
+        pass of its own, and a round with ``stored`` labels takes one of the activated clients only.
         """
+        return float(self.seconds_of_clients.sum())
+
+    @property
+    def seconds_of_clients(self) -> NDArray[np.float64]:
+        """(M,): computing time of each client, an estimate; see `client_seconds`."""
         encode, step = self.client_times
-        return float(((encode + step * self.activation_rate) * self.rounds).sum())
+        steps = self.activation_rate * self.rounds
+        if self.late_labels is None:
+            return encode * self.rounds + step * steps
+        again = steps if self.settings["label_learning"] == "stored" else self.rounds
+        return encode * (self.late_labels.events + again) + step * steps
 
     def describe(self) -> dict[str, Any]:
         """Everything but the arrays of the model and of single rounds, as JSON values: numbers, settings, versions."""
@@ -98,7 +111,8 @@ class Result:
             "bytes_up": self.traffic.up.tolist(),
             "bytes_down": self.traffic.down.tolist(),
             "megabytes": self.traffic.total / MB,
-            "regret": None if self.regret is None else _describe_regret(self.regret),
+            "regret": None if self.regret is None else _describe(self.regret),
+            "late_labels": None if self.late_labels is None else _describe(self.late_labels),
             "client_seconds": _number(self.client_seconds),
             "client_seconds_how": "each client's functions, jitted apart, timed once and multiplied out",
             "seconds": self.seconds,
@@ -109,8 +123,8 @@ class Result:
         }
 
 
-def _describe_regret(regret: Regret) -> dict[str, Any]:
-    values = {name: np.asarray(value).tolist() for name, value in regret._asdict().items()}
+def _describe(record: Regret | LateLabels) -> dict[str, Any]:
+    values = {name: np.asarray(value).tolist() for name, value in record._asdict().items()}
     return {name: value if isinstance(value, list) else _number(value) for name, value in values.items()}
 
 

@@ -11,8 +11,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from anabranch.models import Group, SplitModel
-from anabranch.party import Measures, Outcome, Party, Rule, client_step, encode, init_client, init_server, server_step
-from anabranch.types import Label, Round
+from anabranch.party import (
+    Measures,
+    Outcome,
+    Party,
+    Rule,
+    client_step,
+    embed,
+    encode,
+    init_client,
+    init_server,
+    predicted_class,
+    server_step,
+)
+from anabranch.types import Embeddings, Label, Prediction, Round
 
 
 class Federation(NamedTuple):
@@ -32,6 +44,7 @@ def play_round(
     label: Label,
     active: Bool[Array, " M"],
     t: Round,
+    kept: Embeddings | None = None,
 ) -> tuple[Federation, Outcome]:
     """Round ``t``: an event has activated some clients, and the sample ``x`` has the class ``label``.
 
@@ -44,6 +57,7 @@ def play_round(
         label: known to the server only.
         active: who is in ``A_t``.
         t: the number of the round, from 0.
+        kept: embeddings of the sample that were sent before, which the server takes in place of new ones.
     """
     server, clients = federation
 
@@ -53,7 +67,7 @@ def play_round(
         for client, x_m in zip(clients, split(layout, x, "features"), strict=True)
     ]
     clients = tuple(client for client, _, _ in sent)
-    embeddings = join([embedding for _, embedding, _ in sent])
+    embeddings = join([embedding for _, embedding, _ in sent]) if kept is None else kept
 
     # 3. The server predicts, pushes its gradient on its window, and steps.
     server, outcome = server_step(rule, server, embeddings, label, rates[0], t)
@@ -76,6 +90,15 @@ def play_round(
         )
     )
     return Federation(server, clients), outcome
+
+
+def predict_event(
+    layout: Sequence[Group], rule: Rule, federation: Federation, x: Float[Array, " d"]
+) -> tuple[Prediction, Embeddings]:
+    """What the server predicts of a sample whose label comes later, and from which embeddings; nothing changes."""
+    parts = zip(federation.clients, split(layout, x, "features"), strict=True)
+    embeddings = join([_for_each(lambda client, x_m: embed(rule, client, x_m))(*part) for part in parts])
+    return predicted_class(federation.server, embeddings), embeddings
 
 
 def init_federation(layout: Sequence[Group], rule: Rule, rates: Float[Array, " M+1"], model: SplitModel) -> Federation:

@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 from anabranch.activation import Activation, Full
 from anabranch.chunks import Chunk
+from anabranch.delays import Delay
 from anabranch.errors import ConfigError, Interrupted
 from anabranch.interrupt import Interruptible
+from anabranch.late import Learning
 from anabranch.loop import Loop, Played
 from anabranch.models import SplitModel
 from anabranch.prepared import CHUNK, LearningRate, Prepared, prepare
@@ -43,6 +45,8 @@ def simulate(
     wire_dtype: str = "float32",
     keep_errors: bool = False,
     measure_regret: bool = False,
+    label_delay: int | Delay = 0,
+    label_learning: Learning = "fresh",
     report_every: int | None = None,
     chunk: int = CHUNK,
     progress: Callable[[Progress], None] | None = None,
@@ -64,6 +68,10 @@ def simulate(
         keep_errors: also return the 0/1 error and the prediction of every round.
         measure_regret: also measure the loss, the gradients and the regret of every round; it changes no bit of what
             is learnt. See `anabranch.regret`.
+        label_delay: how many events later each label arrives: a whole number, or `UniformDelay` or `GeometricDelay`.
+            Errors are those of the predictions made when the events happened.
+        label_learning: "fresh": when a label arrives, the round is as ever, with embeddings at today's parameters;
+            "stored": the server learns from the embeddings that it predicted from. Not with `SLR`.
         report_every: a point of the curve after so many rounds; by default a twentieth of ``rounds``, at most 20,000.
         chunk: rounds between two visits to Python. It changes the speed and never what is learnt.
         progress: called after each chunk with how far the run is.
@@ -106,13 +114,15 @@ def simulate(
         seed=seed,
         wire_dtype=wire_dtype,
         measure_regret=measure_regret,
+        label_delay=label_delay,
+        label_learning=label_learning,
         report_every=report_every,
         keep_errors=keep_errors,
         chunk=chunk,
     )
     first = next(run.samples)  # what is wrong with the first samples is said before anything is compiled
     started = time.perf_counter()
-    loop = Loop(run.layout, run.rule, run.rates, model, run.nothing)
+    loop = Loop(run.layout, run.rule, run.rates, model, run.nothing, run.lateness)
     run.decide(0, first)  # it may compile too
     compile_seconds = time.perf_counter() - started
 

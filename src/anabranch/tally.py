@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.late import Lateness, LateTally
 from anabranch.loop import Played
 from anabranch.metrics import Prequential
 from anabranch.models import Group
@@ -28,10 +29,19 @@ class Tally:
         rule: in which dtype, and whether the regret is measured.
         keep_errors: keep the 0/1 error and the prediction of every round too.
         report_every: a point of the curve after so many rounds.
+        lateness: of the labels; None where they come at once.
+        chunk: rounds of a chunk.
     """
 
     def __init__(
-        self, layout: Sequence[Group], update: Update, rule: Rule, keep_errors: bool, report_every: int
+        self,
+        layout: Sequence[Group],
+        update: Update,
+        rule: Rule,
+        keep_errors: bool,
+        report_every: int,
+        lateness: Lateness | None,
+        chunk: int,
     ) -> None:
         self._update, self._itemsize = update, rule.wire.itemsize
         self._widths = [group.embedding for group in layout for _ in range(group.size)]
@@ -41,6 +51,8 @@ class Tally:
         self._traffic = no_traffic(len(self._widths))
         self._regret = RegretTally(report_every) if rule.measure else None
         self._kept: tuple[list[NDArray[np.bool_]], list[NDArray[np.int32]]] | None = ([], []) if keep_errors else None
+        sizes = np.array(self._widths, np.int64) * self._itemsize
+        self._late = None if lateness is None else LateTally(lateness, chunk, sizes)
         self.trouble: str | None = None
         """What stopped being finite, one of `TROUBLES`; no round after that is to be added."""
 
@@ -56,6 +68,8 @@ class Tally:
         self._prequential.push(errors)
         if self._regret is not None:
             self._regret.push(jax.tree.map(lambda measure: np.asarray(measure)[:rounds], played.measures))
+        if self._late is not None and played.chunk.late is not None and played.happened is not None:
+            self._late.add(played.chunk.late, int(played.happened), active)
         if self._kept is not None:
             self._kept[0].append(errors)
             self._kept[1].append(predictions[:rounds])
@@ -82,5 +96,6 @@ class Tally:
             regret=None if self._regret is None else self._regret.regret(),
             errors=None if self._kept is None else np.concatenate(self._kept[0]),
             predictions=None if self._kept is None else np.concatenate(self._kept[1]),
+            late_labels=None if self._late is None else self._late.labels(),
             **rest,
         )
