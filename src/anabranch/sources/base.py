@@ -7,11 +7,22 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+from anabranch.errors import ConfigError
 from anabranch.sources.times import text_of
 
+AsOf: TypeAlias = Literal["event", "now"]
+"""What a look-up is of: the last values at or before the event, or the last there are."""
+
 _log = logging.getLogger(__name__)
+
+
+def check_as_of(as_of: str) -> AsOf:
+    """It, where it is one; else a ConfigError."""
+    if as_of not in ("event", "now"):
+        raise ConfigError(f"as_of is {as_of!r}: must be 'event' or 'now'")
+    return as_of  # type: ignore[return-value]
 
 
 class Reading(NamedTuple):
@@ -48,6 +59,10 @@ class Source(Protocol):
 
     counts: Counter[str]
     """How often something came that a person may want to know of, by what it was."""
+
+    async def begin(self) -> None:
+        """Gets ready to be asked, once, before anything else."""
+        ...
 
     def readings(self) -> AsyncIterator[Happening]:
         """Readings as they happen; it ends where none will follow."""

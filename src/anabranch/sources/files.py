@@ -112,6 +112,9 @@ class FileSource:
     def __len__(self) -> int:
         return len(self._events)
 
+    async def begin(self) -> None:
+        """Nothing: it is ready."""
+
     async def readings(self) -> AsyncIterator[Happening]:
         """The rows, each when its time has come.
 

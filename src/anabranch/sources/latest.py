@@ -67,6 +67,12 @@ class Latest:
         place = bisect_right(held[1], read[1], key=_time)
         return held[1][place - 1].values if place else None
 
+    def last(self, name: bytes) -> Mapping[str, Any] | None:
+        """The last values of an event's entity, whenever the event was; None where none is held."""
+        read = self._names.read(name)
+        held = None if read is None else self._held.get(read[0])
+        return None if held is None else held[1][-1].values
+
 
 def _time(reading: Reading) -> int:
     return reading.time

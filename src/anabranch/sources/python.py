@@ -58,6 +58,9 @@ class PythonSource:
         self._notes = Notes(self.counts, "the readings")
         self._ahead = ClockCheck(self._notes, most_ahead, clock)
 
+    async def begin(self) -> None:
+        """Nothing: it is ready."""
+
     async def readings(self) -> AsyncIterator[Happening]:
         """The iterator's; what is no reading is counted and left out."""
         if self._readings is None:

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 from anabranch.errors import ConfigError, ConnectError, DataError, nearest
-from anabranch.sources.base import ClockCheck, Happening, Notes, Reading
+from anabranch.sources.base import AsOf, ClockCheck, Happening, Notes, Reading, check_as_of
 from anabranch.sources.cursor import Cursor
 from anabranch.sources.entities import KnownEntities, json_of, values_of
 from anabranch.sources.names import Names, entity_text
@@ -31,7 +31,6 @@ CONNECT = 5
 """Seconds that a connection may take."""
 _PAGE = 100
 
-AsOf = Literal["event", "now"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -90,14 +89,12 @@ class SqlSource:
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        if as_of not in ("event", "now"):
-            raise ConfigError(f"as_of is {as_of!r}: must be 'event' or 'now'")
         if unit not in UNITS:
             raise ConfigError(f"unit is {unit!r}: must be one of {', '.join(UNITS)}")
         if not poll > 0 or not lag >= 0:
             raise ConfigError(f"poll is {poll} and lag {lag}: must be seconds, the first above 0")
         self.counts: Counter[str] = Counter()
-        self._names, self._unit, self._as_of = names, unit, as_of
+        self._names, self._unit, self._as_of = names, unit, check_as_of(as_of)
         self._follow, self._poll, self._lag = follow, poll, lag
         self._cursor, self._clock, self._sleep = cursor, clock, sleep
         self._engine = _engine(url)
@@ -129,6 +126,9 @@ class SqlSource:
         numbers = isinstance(self._table.c[time].type, sa.Integer | sa.Float)
         self._text = isinstance(self._time.type, sa.String) or (self._sqlite and not numbers)
         self._say_what_lacks_an_index(time, entity)
+
+    async def begin(self) -> None:
+        """Nothing: it is ready."""
 
     # -- events -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,305 @@
+"""Messages are events, acknowledged once they are safe; a bucket is for look-ups: with a real nats-server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime as dt
+import json
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from nats.js import JetStreamContext
+from paho.mqtt.client import Client as MqttClient
+from paho.mqtt.enums import CallbackAPIVersion
+
+from anabranch.errors import ConfigError, OutputError
+from anabranch.net.broker import LocalBroker
+from anabranch.sources import jetstream
+from anabranch.sources.aside import Aside
+from anabranch.sources.base import Happening
+from anabranch.sources.jetstream import JetStreamSource
+from anabranch.sources.names import Names
+from message_brokers import connecting, message_broker, mqtt_port
+from source_playing import play, run
+
+NAMES = Names(bytes(32))
+
+
+def with_broker(folder: Path, body: Callable[[LocalBroker, JetStreamContext], Coroutine[Any, Any, None]]) -> None:
+    """Runs a test that has a stream ``orders`` and a bucket ``customers``."""
+
+    async def main() -> None:
+        async with message_broker(folder) as broker:
+            client = await connecting(broker)()
+            js = client.jetstream()
+            await js.add_stream(name="orders", subjects=["orders.>"])
+            await js.create_key_value(bucket="customers")
+            try:
+                await body(broker, js)
+            finally:
+                await client.close()
+
+    run(main())
+
+
+def opened(broker: LocalBroker, **options: Any) -> JetStreamSource:
+    options = {"stream": "orders", "entity": "who", "time": "at"} | options
+    return JetStreamSource(connecting(broker), NAMES, ["a"], **options)
+
+
+async def first(source: JetStreamSource, most: int) -> list[Happening]:
+    await source.begin()
+    return await play(source, most)
+
+
+async def tell(js: JetStreamContext, *rows: tuple[Any, Any, Any]) -> None:
+    for who, at, a in rows:
+        await js.publish(f"orders.{who}", json.dumps({"who": who, "at": at, "a": a}).encode())
+
+
+def short(events: list[Happening]) -> list[tuple[str, int, Any]]:
+    return [(each.reading.entity, each.reading.time // 1_000_000, each.reading.values["a"]) for each in events]
+
+
+def at(source: JetStreamSource, entity: str, seconds: float) -> Any:
+    values = source.look(NAMES.of(entity, round(seconds * 1e6)))
+    return None if values is None else values["a"]
+
+
+def test_messages_are_events_and_given_again_until_they_are_safe(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        await tell(js, ("x", 1, 10), ("y", 2, 20), ("x", "1970-01-01T00:00:03Z", 30))
+        source = opened(broker, ack_wait=0.5)
+        events = await first(source, 3)
+        assert short(events) == [("x", 1, 10), ("y", 2, 20), ("x", 3, 30)]
+        assert events[0].name == NAMES.of("x", 1_000_000)
+        assert [at(source, "x", s) for s in (0, 2, 3)] == [None, 10, 30]
+        assert at(source, "nobody", 9) is None
+        await events[1].safe()
+        await events[1].safe()
+        await source.close()
+        again = opened(broker, ack_wait=0.5)
+        events = await first(again, 2)
+        assert sorted(short(events)) == [("x", 1, 10), ("x", 3, 30)]
+        for each in events:
+            await each.safe()
+        await again.close()
+        await tell(js, ("z", 4, 40))
+        last = opened(broker)
+        assert short(await first(last, 1)) == [("z", 4, 40)]
+        await last.close()
+
+    with_broker(tmp_path, body)
+
+
+def test_what_is_not_safe_for_long_is_not_given_again_meanwhile(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        await tell(js, ("x", 1, 10))
+        source = opened(broker, ack_wait=0.3)
+        events = await first(source, 1)
+        following = asyncio.ensure_future(play(source, 1))
+        begin = time.monotonic()
+        while time.monotonic() < begin + 1.5:  # five times as long as the broker would wait
+            await asyncio.wait([following], timeout=0.1)
+        await tell(js, ("y", 2, 20))
+        assert short(await following) == [("y", 2, 20)]
+        assert (await js.consumer_info("orders", "anabranch")).num_redelivered == 0
+        await events[0].safe()
+        await source.close()
+
+    with_broker(tmp_path, body)
+
+
+def test_a_message_that_cannot_be_used_is_kept_aside_and_passed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = [b"{not json", b"[1]", b'{"at": 1}', b'{"who": "x"}', b'{"who": "x", "at": "soon"}', b"\xff\xfe"]
+
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        for each in bad:
+            await js.publish("orders.bad", each)
+        await tell(js, ("x", 1, 10))
+        source = opened(broker, aside=Aside(tmp_path / "aside.jsonl", most=5))
+        events = await first(source, 1)
+        assert short(events) == [("x", 1, 10)]
+        assert source.counts == {"unusable": 6}
+        assert "a message of orders.bad cannot be used, and is kept in" in caplog.text
+        info = await js.consumer_info("orders", "anabranch")
+        assert info.num_ack_pending <= 1  # they are acknowledged
+        await source.close()
+
+    with_broker(tmp_path / "broker", body)
+    lines = [json.loads(line) for line in (tmp_path / "aside.jsonl").read_text().splitlines()]
+    assert [base64.b64decode(line["payload"]) for line in lines] == bad[:5]
+    reasons = [line["reason"] for line in lines]
+    for reason, said in zip(
+        reasons, ["not JSON", "a list, not an object", "the entity is None", "no field 'at'", "'soon' is no time"],
+        strict=True,
+    ):  # fmt: skip
+        assert said in reason
+
+
+def test_messagepack_and_the_time_of_the_broker(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        before = dt.datetime.now(dt.UTC).timestamp()
+        await js.publish("orders.x", b"\xc1")
+        await js.publish("orders.x", msgpack.packb({"who": 17, "a": 1.5}))
+        moment = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+        await js.publish("orders.x", msgpack.packb({"who": 17, "at": moment}, datetime=True))
+        source = opened(broker, form="msgpack", time=None, durable="one")
+        event, late = await first(source, 2)
+        assert (event.reading.entity, event.reading.values) == ("17", {"a": 1.5})
+        assert before - 1 <= event.reading.time / 1e6 <= before + 60
+        assert late.reading.values == {"a": None}
+        assert source.counts == {"unusable": 1}
+        await source.close()
+        source = opened(broker, form="msgpack", durable="two")
+        (event,) = await first(source, 1)
+        assert event.reading.time == 1_767_225_600_000_000
+        await source.close()
+
+    with_broker(tmp_path, body)
+
+
+def test_a_bucket_has_the_last_values_of_each_entity(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        store = await js.key_value("customers")
+        await store.put("x", b'{"at": 1, "a": 10}')
+        await store.put("y", b'{"at": 2, "a": 20}')
+        await store.put("bad", b"{")
+        await store.put("gone", b'{"at": 1, "a": 0}')
+        await store.delete("gone")
+        source = opened(broker, stream=None, bucket="customers")
+        now = opened(broker, stream=None, bucket="customers", as_of="now")
+        await source.begin()
+        await now.begin()
+        assert [at(source, who, 9) for who in ("x", "y", "bad", "gone", "z")] == [10, 20, None, None, None]
+        assert (at(source, "x", 0), at(now, "x", 0), at(now, "z", 0)) == (None, 10, None)
+        assert source.counts == {"unusable": 1}
+        assert await play(source) == []
+        await store.put("x", b'{"at": 5, "a": 11}')
+        await store.put("z", b'{"at": 6, "a": 30}')
+        async with asyncio.timeout(30):
+            while at(source, "z", 9) is None:
+                await asyncio.sleep(0)
+        assert [at(source, "x", s) for s in (4, 5)] == [10, 11]
+        await source.close()
+        await now.close()
+
+    with_broker(tmp_path, body)
+
+
+def test_a_broker_that_goes_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jetstream, "WAIT", 0.2)
+    monkeypatch.setattr(jetstream, "AGAIN", 0.05)
+
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        store = await js.key_value("customers")
+        await store.put("k", b'{"at": 1, "a": 1}')
+        await tell(js, ("x", 1, 10))
+        source = opened(broker, bucket="customers")
+        events = await first(source, 1)
+        await events[0].safe()
+        following = asyncio.ensure_future(play(source, 1))
+        broker.kill()
+        async with asyncio.timeout(30):
+            while not source.counts["away"]:
+                await asyncio.sleep(0.01)
+        await broker.start()
+        async with asyncio.timeout(30):
+            while True:  # until the test's own connection is back
+                try:
+                    await tell(js, ("y", 2, 20))
+                    await store.put("k", b'{"at": 3, "a": 3}')
+                    break
+                except Exception:
+                    await asyncio.sleep(0.05)
+        assert short(await following)[0] == ("y", 2, 20)
+        async with asyncio.timeout(30):
+            while at(source, "k", 9) != 3:
+                await asyncio.sleep(0.01)
+        assert source.counts["back"] == source.counts["away"] == 1
+        await source.close()
+
+    with_broker(tmp_path, body)
+
+
+def test_what_a_device_sends_over_mqtt_is_an_event(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        await js.add_stream(name="sensors", subjects=["sensors.>"])
+
+        def device() -> None:
+            client = MqttClient(CallbackAPIVersion.VERSION2, client_id="room1")
+            client.connect("127.0.0.1", mqtt_port(broker))
+            client.loop_start()
+            for light in (3, 4):
+                payload = json.dumps({"at": light, "a": light})
+                client.publish("sensors/room1", payload, qos=1).wait_for_publish(30)
+            client.disconnect()
+            client.loop_stop()
+
+        await asyncio.to_thread(device)
+        source = opened(broker, stream="sensors", subject="sensors.room1", entity=None)
+        events = await first(source, 2)
+        assert short(events) == [("", 3, 3), ("", 4, 4)]
+        assert [at(source, "", s) for s in (2, 3, 9)] == [None, 3, 4]
+        await source.close()
+
+    with_broker(tmp_path, body)
+
+
+def test_a_clock_that_is_ahead_is_noted(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        await tell(js, ("x", 10_000, 10))
+        source = opened(broker, clock=lambda: 1000.0)
+        assert len(await first(source, 1)) == 1
+        assert source.counts == {"ahead of the clock": 1}
+        await source.close()
+
+    with_broker(tmp_path, body)
+
+
+def test_a_stream_or_bucket_that_is_not_there_is_named(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        source = opened(broker, stream="odrers")
+        with pytest.raises(ConfigError, match="stream 'odrers': the broker has none of this name"):
+            await first(source, 1)
+        await source.close()
+        source = opened(broker, bucket="nothing")
+        with pytest.raises(ConfigError, match="bucket 'nothing': the broker has none"):
+            await source.begin()
+        await source.close()
+
+    with_broker(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "neither a stream nor a bucket"),
+        ({"stream": "s", "unit": "h"}, "unit is 'h'"),
+        ({"stream": "s", "form": "xml"}, "form is 'xml'"),
+        ({"stream": "s", "as_of": "then"}, "as_of is 'then'"),
+    ],
+)
+def test_wrong_settings_are_named(options: dict[str, Any], said: str) -> None:
+    async def connect() -> Any:
+        raise AssertionError
+
+    with pytest.raises(ConfigError, match=said):
+        JetStreamSource(connect, NAMES, ["a"], **options)
+
+
+def test_messages_that_cannot_be_kept_aside_are_an_error_and_the_count_goes_on(tmp_path: Path) -> None:
+    aside = Aside(tmp_path / "own" / "aside.jsonl", most=3, clock=lambda: 0.0)
+    assert [aside.put("s", b"x", "why") for _ in range(2)] == [True, True]
+    again = Aside(tmp_path / "own" / "aside.jsonl", most=3)
+    assert [again.put("s", b"x", "why") for _ in range(2)] == [True, False]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="messages kept aside"):
+        Aside(tmp_path / "file" / "aside.jsonl")
