@@ -36,6 +36,7 @@ class FileSource:
         time: the column of the time, or several that make it together, such as a date and a time of day.
         columns: the columns that readings have as values.
         entity: the column of the entity; None where only the time counts.
+        event_time: the column of the time of the event that a row tells of, as a label does later; None is its own.
         unit: of a time that is a number: ``"s"``, ``"ms"`` or ``"us"`` since 1970.
         speed: how many seconds of the file pass in a second; None is as fast as possible.
         order: ``"check"`` refuses a file whose times go back, ``"sort"`` puts its rows in order.
@@ -56,6 +57,7 @@ class FileSource:
         columns: Sequence[str],
         *,
         entity: str | None = None,
+        event_time: str | None = None,
         unit: str = "s",
         speed: float | None = None,
         order: Order = "check",
@@ -74,12 +76,15 @@ class FileSource:
         reader = open_table(path, True)
         moments = [time] if isinstance(time, str) else list(time)
         whose = [] if entity is None else [entity]
-        cells = _whole(reader, [*moments, *whose, *columns])
+        told = [] if event_time is None else [event_time]
+        cells = _whole(reader, [*moments, *whose, *told, *columns])
         if not len(cells[0]):
             raise DataError(f"{path}: the file has no rows")
-        self._values = dict(zip(columns, cells[len(moments) + len(whose) :], strict=True))
+        self._values = dict(zip(columns, cells[len(moments) + len(whose) + len(told) :], strict=True))
         times = _times(reader, moments, cells[: len(moments)], unit)
         entities = _entities(reader, entity, cells[len(moments)]) if entity is not None else [""] * len(times)
+        place = len(moments) + len(whose)
+        self._event_times = _times(reader, told, cells[place : place + 1], unit) if told else times
         self._arrange(reader, entities, times, order)
 
     def _arrange(self, reader: Reader, entities: list[str], times: NDArray[np.int64], order: Order) -> None:
@@ -127,7 +132,7 @@ class FileSource:
         for place in range(done, len(self._events)):
             row = int(self._events[place])
             reading = Reading(self._entities[row], int(self._times[row]), self._of(row))
-            name = self._names.of(reading.entity, reading.time)
+            name = self._name(place)
             if self._speed is not None:
                 began = began or (self._clock(), reading.time)
                 due = began[0] + (reading.time - began[1]) / 1e6 / self._speed
@@ -153,7 +158,7 @@ class FileSource:
 
     def _name(self, place: int) -> bytes:
         row = int(self._events[place])
-        return self._names.of(self._entities[row], int(self._times[row]))
+        return self._names.of(self._entities[row], int(self._event_times[row]))
 
     def _acknowledge(self, done: int, name: bytes) -> Callable[[], Awaitable[None]] | None:
         cursor = self._cursor

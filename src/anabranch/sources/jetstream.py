@@ -64,6 +64,7 @@ class JetStreamSource:
             None is what came from the stream since this process began.
         entity: the field of the entity; None where only the time counts.
         time: the field of the time; None is when the broker took the message.
+        event_time: the field of the time of the event that a message tells of, as a label does later; None is its own.
         unit: of a time that is a number.
         as_of: what a look-up is of: ``"event"``, the last message at or before the event, of the few that are held; or
             ``"now"``, the last there is.
@@ -89,6 +90,7 @@ class JetStreamSource:
         bucket: str | None = None,
         entity: str | None = None,
         time: str | None = None,
+        event_time: str | None = None,
         unit: str = "s",
         as_of: AsOf = "event",
         form: Form = "json",
@@ -104,7 +106,7 @@ class JetStreamSource:
         self.counts: Counter[str] = Counter()
         self._connect, self._names, self._columns = connect, names, tuple(columns)
         self._stream, self._durable, self._subject, self._bucket = stream, durable, subject, bucket
-        self._entity, self._time, self._unit = entity, time, unit
+        self._entity, self._time, self._event_time, self._unit = entity, time, event_time, unit
         self._as_of = check_as_of(as_of)
         self._parse = _parser(form)
         self._aside, self._ack_wait = aside, ack_wait
@@ -183,7 +185,7 @@ class JetStreamSource:
     async def _happening(self, message: Msg) -> Happening | None:
         number = message.metadata.sequence.stream
         try:
-            reading = self._reading(message.data, message.metadata.timestamp, None)
+            reading, event = self._reading(message.data, message.metadata.timestamp, None)
         except DataError as error:
             self._put_aside(message.subject, message.data, str(error))
             await self._acknowledge(message)
@@ -197,7 +199,7 @@ class JetStreamSource:
             if held is not None:
                 await self._acknowledge(held)
 
-        return Happening(self._names.of(reading.entity, reading.time), reading, acknowledge)
+        return Happening(self._names.of(reading.entity, event), reading, acknowledge)
 
     async def _acknowledge(self, message: Msg) -> None:
         try:
@@ -220,8 +222,8 @@ class JetStreamSource:
         where = f"kept in {self._aside.path}" if kept and self._aside is not None else "not kept"
         self._notes.note("unusable", f"a message of {subject} cannot be used, and is {where}: {reason}")
 
-    def _reading(self, payload: bytes, stamp: datetime | None, key: str | None) -> Reading:
-        """What a message says; ``key`` is the entity of a bucket's."""
+    def _reading(self, payload: bytes, stamp: datetime | None, key: str | None) -> tuple[Reading, int]:
+        """What a message says, and the time of its event; ``key`` is the entity of a bucket's."""
         fields = self._parse(payload)
         if not isinstance(fields, Mapping):
             raise DataError(f"it is a {type(fields).__name__}, not an object with fields")
@@ -231,7 +233,9 @@ class JetStreamSource:
             moment = stamp
         if moment is None:
             raise DataError(f"it has no field '{self._time}' with its time")
-        return Reading(entity, micros(moment, self._unit), {name: fields.get(name) for name in self._columns})
+        time = micros(moment, self._unit)
+        event = time if self._event_time is None else micros(fields.get(self._event_time), self._unit)
+        return Reading(entity, time, {name: fields.get(name) for name in self._columns}), event
 
     async def _wait(self, error: BaseException) -> None:
         self._gone(error)
@@ -285,7 +289,7 @@ class JetStreamSource:
             self._latest.remove(entry.key)
             return
         try:
-            self._latest.add(self._reading(entry.value, entry.created, entry.key))
+            self._latest.add(self._reading(entry.value, entry.created, entry.key)[0])
         except DataError as error:
             self._put_aside(f"{bucket}/{entry.key}", entry.value, str(error))
 

@@ -51,6 +51,7 @@ class SqlSource:
         time: the column of the time: a date and time, a text of ISO 8601 (all of the same form), or a number.
         id: the column of the row's id, unique among rows of the same time.
         entity: the column of the entity; None where only the time counts.
+        event_time: the column of the time of the event that a row tells of, as a label does later; None is ``time``.
         unit: of a time that is a number.
         as_of: what a look-up is of: ``"event"``, the last row at or before the event; or ``"now"``, the last row there
             is, where a table has one row an entity that is written over.
@@ -78,6 +79,7 @@ class SqlSource:
         time: str,
         id: str,
         entity: str | None = None,
+        event_time: str | None = None,
         unit: str = "s",
         as_of: AsOf = "event",
         follow: bool = True,
@@ -106,7 +108,7 @@ class SqlSource:
         self._away = False
         self._again = 0.0
         try:
-            self._begin(table, time, id, entity, columns)
+            self._begin(table, time, id, entity, event_time or time, columns)
             self._known = (
                 None if entity is None else KnownEntities(known, f"{self._where}, key {names.hash('').hex()[:8]}")
             )
@@ -117,12 +119,15 @@ class SqlSource:
             self._engine.dispose()
             raise
 
-    def _begin(self, table: str, time: str, id: str, entity: str | None, columns: Sequence[str]) -> None:
-        self._table = self._reflected(table, [time, id, *([] if entity is None else [entity]), *columns])
+    def _begin(
+        self, table: str, time: str, id: str, entity: str | None, event_time: str, columns: Sequence[str]
+    ) -> None:
+        self._table = self._reflected(table, [time, id, event_time, *([] if entity is None else [entity]), *columns])
         self._time, self._id = self._column(time), self._column(id)
         self._entity = None if entity is None else self._column(entity)
         self._columns, self._values = tuple(columns), [self._column(name) for name in columns]
-        self._all = [self._time, self._id, sa.null() if self._entity is None else self._entity, *self._values]
+        whose = sa.null() if self._entity is None else self._entity
+        self._all = [self._time, self._id, whose, self._column(event_time), *self._values]
         numbers = isinstance(self._table.c[time].type, sa.Integer | sa.Float)
         self._text = isinstance(self._time.type, sa.String) or (self._sqlite and not numbers)
         self._say_what_lacks_an_index(time, entity)
@@ -157,11 +162,12 @@ class SqlSource:
                 await self._sleep(self._poll)
 
     def _happening(self, row: Any) -> Happening | None:
-        moment, _, whose, *values = row
+        moment, _, whose, event, *values = row
         place = json_of(row[:2])
         try:
             entity = "" if self._entity is None else entity_text(whose)
             reading = Reading(entity, micros(moment, self._unit), self._of(values))
+            name = self._names.of(entity, micros(event, self._unit))
         except DataError as error:
             self._notes.note("unusable", f"the row with the id {row[1]!r} is left out: {error}")
             if self._cursor is not None:
@@ -172,7 +178,6 @@ class SqlSource:
         if self._known is not None:
             self._known.add([(self._names.hash(entity), whose)])
         cursor = self._cursor
-        name = self._names.of(reading.entity, reading.time)
         if cursor is None:
             return Happening(name, reading)
 

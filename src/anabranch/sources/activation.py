@@ -1,0 +1,163 @@
+"""Which of its own readings activate a client, and which of the events that others told of."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.checks import whole
+from anabranch.errors import ConfigError
+from anabranch.sources.base import Reading
+from anabranch.sources.features import is_missing
+
+
+class Stimulus(Protocol):
+    """A rule of a client that has events of its own."""
+
+    def touches(self, reading: Reading, x: NDArray[Any]) -> bool:
+        """Whether a reading activates the client; ``x`` (d,) is its features."""
+        ...
+
+    def decide(self, x: NDArray[Any]) -> bool:
+        """Whether an event that others told of activates it, by its own features at it."""
+        ...
+
+    def state(self) -> list[Any]:
+        """What has to survive a restart, of JSON's values."""
+        ...
+
+    def restore(self, state: list[Any]) -> None:
+        """The inverse."""
+        ...
+
+
+class OnEvent:
+    """Every reading of this client activates it, and nothing else does.
+
+    >>> OnEvent().touches(Reading("x", 0, {}), np.zeros(1)), OnEvent().decide(np.zeros(1))
+    (True, False)
+    """
+
+    def touches(self, reading: Reading, x: NDArray[Any]) -> bool:
+        """Yes."""
+        return True
+
+    def decide(self, x: NDArray[Any]) -> bool:
+        """No: it is the event of others."""
+        return False
+
+    def state(self) -> list[Any]:
+        """Nothing."""
+        return []
+
+    def restore(self, state: list[Any]) -> None:
+        """Nothing."""
+
+
+class AboveThreshold:
+    """The paper's rule: the mean of the client's features is above a threshold, whoever told of the event.
+
+    Args:
+        threshold: ``Γ``
+
+    >>> AboveThreshold(0.2).decide(np.float32([0.1, 0.5])), AboveThreshold(0.2).decide(np.float32([0.1, 0.2]))
+    (True, False)
+    """
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+
+    def touches(self, reading: Reading, x: NDArray[Any]) -> bool:
+        """By the features."""
+        return self.decide(x)
+
+    def decide(self, x: NDArray[Any]) -> bool:
+        """By the features."""
+        return bool(np.mean(x) > self.threshold)
+
+    def state(self) -> list[Any]:
+        """Nothing."""
+        return []
+
+    def restore(self, state: list[Any]) -> None:
+        """Nothing."""
+
+
+class SendOnDelta:
+    """A reading activates the client where it has moved by more than a threshold since the last one that did.
+
+    The first reading of an entity does. Of a column that is missing now or was then, a change between missing and there
+    counts as a move. Each entity is by itself.
+
+    Args:
+        threshold: by how much a column must have moved, in its own unit; one number, or one a column.
+        columns: those that are looked at.
+        entities: of how many the last one is held; the one that moved longest ago is then taken for new.
+
+    Raises:
+        ConfigError: where a threshold is negative, or there is not one a column.
+
+    >>> rule = SendOnDelta(1.0, ["a"])
+    >>> [rule.touches(Reading("x", t, {"a": a}), np.zeros(1)) for t, a in enumerate([5, 5.5, 6, 6.5, 7, 5.9])]
+    [True, False, False, True, False, False]
+    """
+
+    def __init__(self, threshold: float | Sequence[float], columns: Sequence[str], entities: int = 1_000_000) -> None:
+        self._columns = tuple(columns)
+        given = list(threshold) if isinstance(threshold, Sequence) else [threshold] * len(self._columns)
+        if not self._columns or len(given) != len(self._columns):
+            raise ConfigError(f"threshold has {len(given)} numbers, but there are {len(self._columns)} columns")
+        if not all(0 <= each < math.inf for each in given):
+            raise ConfigError(f"threshold is {threshold}: must be 0 or more")
+        self._thresholds = tuple(given)
+        self._entities = whole("entities", entities, 1)
+        self._sent: OrderedDict[str, tuple[float | None, ...]] = OrderedDict()
+
+    def touches(self, reading: Reading, x: NDArray[Any]) -> bool:
+        """Whether it has moved; it is then the last one that did."""
+        now = tuple(_number(reading.values, name) for name in self._columns)
+        before = self._sent.get(reading.entity)
+        if before is not None and not any(map(_moved, before, now, self._thresholds)):
+            return False
+        self._sent[reading.entity] = now
+        self._sent.move_to_end(reading.entity)
+        if len(self._sent) > self._entities:
+            self._sent.popitem(last=False)
+        return True
+
+    def decide(self, x: NDArray[Any]) -> bool:
+        """No: it is the event of others."""
+        return False
+
+    def state(self) -> list[Any]:
+        """The last readings that did, of each entity."""
+        return [[entity, *values] for entity, values in self._sent.items()]
+
+    def restore(self, state: list[Any]) -> None:
+        """The inverse; what was held of other columns is left out."""
+        self._sent = OrderedDict(
+            (entity, tuple(values)) for entity, *values in state if len(values) == len(self._columns)
+        )
+
+
+def _moved(before: float | None, now: float | None, threshold: float) -> bool:
+    if before is None or now is None:
+        return before is not now
+    return abs(now - before) > threshold
+
+
+def _number(values: Mapping[str, Any], name: str) -> float | None:
+    """A value as a number; None where it is missing or none: the rules of the features have their say about that."""
+    value = values.get(name)
+    if is_missing(value):
+        return None
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,92 @@
+"""Labels come from the same sources, each for its event."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.sources.base import Reading
+from anabranch.sources.cursor import Cursor
+from anabranch.sources.files import FileSource
+from anabranch.sources.labels import LateLabel, SourceLabels
+from anabranch.sources.names import Names
+from anabranch.sources.python import PythonSource
+from anabranch.sources.sql import SqlSource
+from databases import Sqlite
+from source_playing import run
+
+NAMES = Names(bytes(32))
+
+
+async def all_of(labels: SourceLabels) -> list[LateLabel]:
+    return [each async for each in labels.labels()]
+
+
+def test_a_label_of_a_file_is_of_the_event_that_its_row_tells_of(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text("who,bought,known,back\nx,1,100,1\ny,5,100,0\nx,7,200,\n")
+    cursor = Cursor(tmp_path / "cursor", "labels.csv")
+    source = FileSource(path, NAMES, "known", ["back"], entity="who", event_time="bought", cursor=cursor)
+    labels = SourceLabels(source, "back", 2)
+    found = run(all_of(labels))
+    assert [(each.name, each.label, each.time) for each in found] == [
+        (NAMES.of("x", 1_000_000), 1, 1_000_000), (NAMES.of("y", 5_000_000), 0, 5_000_000),
+    ]  # fmt: skip
+    assert labels.counts == {"without a label": 1}
+    for each in found:
+        run(each.safe())
+    assert cursor.position[0] == 3
+
+
+def test_a_label_of_a_table_comes_when_its_row_is_changed(tmp_path: Path) -> None:
+    database = Sqlite(tmp_path / "orders.db")
+    database.run(
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, who TEXT, at INTEGER, changed INTEGER, back INTEGER)",
+        "INSERT INTO orders VALUES (1, 'x', 1, 1, NULL), (2, 'y', 2, 2, 0)",
+    )
+
+    def again() -> list[tuple[int, int]]:
+        source = SqlSource(
+            database.url, "orders", NAMES, ["back"], time="changed", id="id", entity="who", event_time="at",
+            follow=False, cursor=Cursor(tmp_path / "cursor", "orders"),
+        )  # fmt: skip
+
+        async def main() -> list[tuple[int, int]]:
+            found = []
+            for each in await all_of(SourceLabels(source, "back", 2)):
+                found.append((each.time // 1_000_000, each.label))
+                await each.safe()
+            await source.close()
+            return found
+
+        return run(main())
+
+    assert again() == [(2, 0)]
+    database.run("UPDATE orders SET back = 1, changed = 30 WHERE id = 1")
+    assert again() == [(1, 1)]
+    assert again() == []
+
+
+def test_a_label_that_is_no_class_is_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    async def readings() -> AsyncIterator[Reading]:
+        for time, value in enumerate([0, "2", 3, -1, 1.5, "yes", 1e400, True, 2.0]):
+            yield Reading("x", time, {"y": value})
+
+    labels = SourceLabels(PythonSource(NAMES, readings()), "y", 3)
+    assert [each.label for each in run(all_of(labels))] == [0, 2, 1, 2]
+    assert labels.counts == {"no class": 5}
+    assert "column 'y': the label 3 is none of 0 to 2, and is left out" in caplog.text
+
+
+def test_a_message_may_tell_of_an_event_of_before() -> None:
+    from anabranch.sources.jetstream import JetStreamSource
+
+    async def connect() -> Any:
+        raise AssertionError
+
+    source = JetStreamSource(connect, NAMES, ["y"], stream="s", entity="who", time="at", event_time="of")
+    reading, event = source._reading(b'{"who": "x", "at": 9, "of": 2, "y": 1}', None, None)
+    assert (reading.time, event, reading.values) == (9_000_000, 2_000_000, {"y": 1})
