@@ -39,6 +39,14 @@ def init(
     clients: Annotated[
         str, typer.Option(metavar="NAMES", help="The clients' names, divided by commas, in order.", show_default=False)
     ],
+    askers: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Those that may ask for predictions and do nothing else, divided by commas.",
+            show_default="nobody",
+        ),
+    ] = "",
     federation: Annotated[str, typer.Option(metavar="NAME", help="The federation's name.")] = "federation",
     port: Annotated[int, typer.Option(help="Of the nats-server.")] = 4222,
     listen: Annotated[str, typer.Option(metavar="ADDRESS", help="On which address it listens.")] = "0.0.0.0",
@@ -57,7 +65,7 @@ def init(
         from anabranch.net import keys
 
         names = _list(clients)
-        keys.init(folder, federation, _list(server), names, port=port, listen=listen, days=days)
+        keys.init(folder, federation, _list(server), names, askers=_list(askers), port=port, listen=listen, days=days)
         typer.echo("\n".join(_made(folder, names, days)))
 
 

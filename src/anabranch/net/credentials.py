@@ -21,6 +21,8 @@ from anabranch.net.serverconf import PORT, check_federation, is_loopback
 
 CONNECTION = "connection.toml"
 SERVER = "server"
+ASKER = -1
+"""In place of a client's number: one that only asks for predictions."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Credentials:
         urls: of the broker, ``tls://HOST:PORT``; several where it is a cluster. ``nats://`` where it is plaintext.
         federation: its name.
         party: this party's name.
-        index: 1 to M for a client, 0 for the server.
+        index: 1 to M for a client, 0 for the server, -1 for who only asks for predictions.
         ca: certificates of whoever signs the broker's; None, and no certificate and key, is plaintext.
         certificate: of this party.
         key: its private key.
@@ -64,8 +66,10 @@ class Credentials:
         check_federation(self.federation)
         if not self.party or not self.party.isprintable():
             raise ConfigError(f"party is {self.party!r}, but it must be a name that a log can have in a line")
-        if self.index < 0:
-            raise ConfigError(f"index is {self.index}, but it must be 1 to M for a client, or 0 for the server")
+        if self.index < ASKER:
+            raise ConfigError(
+                f"index is {self.index}, but it must be 1 to M for a client, 0 for the server, or -1 for who only asks"
+            )
         if not self.urls:
             raise ConfigError("url is empty, but it must say where the broker is, such as tls://nats.example.org:4222")
         tls = {"ca": self.ca, "certificate": self.certificate, "key": self.key}

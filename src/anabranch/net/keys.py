@@ -22,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from anabranch.errors import ConfigError
 from anabranch.files import replace_file, writing
-from anabranch.net.credentials import CONNECTION, SERVER, read_certificates
+from anabranch.net.credentials import ASKER, CONNECTION, SERVER, read_certificates
 from anabranch.net.serverconf import PORT, ServerConf, Tls, check_federation, party_users
 
 AUTHORITY, BROKER = "authority", "broker"
@@ -43,6 +43,7 @@ def init(
     hosts: str | Sequence[str],
     clients: Sequence[str],
     *,
+    askers: Sequence[str] = (),
     port: int = PORT,
     listen: str = "0.0.0.0",
     days: int = DAYS,
@@ -58,6 +59,7 @@ def init(
         federation: its name.
         hosts: names or addresses by which the parties reach the nats-server.
         clients: their names, in order: the first is client 1.
+        askers: the names of those that may ask the server for predictions, and do nothing else.
         port: of the nats-server.
         listen: the address that it listens on.
         days: how long the certificates are valid; the authority's is for ten years.
@@ -68,12 +70,12 @@ def init(
     """
     folder, hosts = Path(folder), [hosts] if isinstance(hosts, str) else list(hosts)
     check_federation(federation)
-    _check_clients(clients)
+    _check_names(clients, askers)
     _check_hosts(hosts)
     _check_days(days)
     if not 1 <= port <= 65535:
         raise ConfigError(f"the port is {port}, but it must be 1 to 65535")
-    if there := [name for name in (AUTHORITY, BROKER, SERVER, *clients) if (folder / name).exists()]:
+    if there := [name for name in (AUTHORITY, BROKER, SERVER, *clients, *askers) if (folder / name).exists()]:
         raise ConfigError(f"{folder} has {', '.join(f'{name}/' for name in there)} already: name another folder")
     with writing("keys", folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -81,20 +83,25 @@ def init(
         try:
             signer = _make_authority(made / AUTHORITY, federation)
             public = {}
-            for name in (SERVER, *clients):
+            indices = {name: index for index, name in enumerate((SERVER, *clients))} | dict.fromkeys(askers, ASKER)
+            for name, index in indices.items():
                 _make_party(made / name, signer, _issue_party(name, days))
                 public[name] = _make_nkey(made / name / SEED)
-            for index, name in enumerate((SERVER, *clients)):
                 about = {"federation": federation, "party": name, "index": index, "url": _urls(hosts, port)}
                 about |= {"ca": CA, "certificate": CERTIFICATE, "key": KEY, "seed": SEED}
                 about |= {"clients": list(clients)} if name == SERVER else {}
                 replace_file(made / name / CONNECTION, tomli_w.dumps(about).encode())
             _make_party(made / BROKER, signer, _issue_broker(hosts, days))
-            users = party_users(federation, public[SERVER], [(name, public[name]) for name in clients])
+            users = party_users(
+                federation,
+                public[SERVER],
+                [(name, public[name]) for name in clients],
+                [(name, public[name]) for name in askers],
+            )
             conf = ServerConf(host=listen, port=port, tls=Tls(CERTIFICATE, KEY, CA), users=users)
             head = f"# Start it in this folder, since its files are relative to it: nats-server -c {CONF}\n\n"
             replace_file(made / BROKER / CONF, (head + conf.text()).encode())
-            for name in (AUTHORITY, BROKER, SERVER, *clients):
+            for name in (AUTHORITY, BROKER, *indices):
                 (made / name).rename(folder / name)
         finally:
             shutil.rmtree(made)
@@ -142,16 +149,19 @@ def renew(folder: str | Path, party: str, *, days: int = DAYS) -> Path:
     return path
 
 
-def _check_clients(clients: Sequence[str]) -> None:
+def _check_names(clients: Sequence[str], askers: Sequence[str]) -> None:
     if not clients:
         raise ConfigError("there are no clients: name each, such as --clients bank,shop")
-    for name in clients:
+    names = [*clients, *askers]
+    for place, name in enumerate(names):
+        what = "a client" if place < len(clients) else "an asker"
         if not re.fullmatch(r"[a-z0-9-]{1,64}", name):
-            raise ConfigError(f"a client's name is '{name}', but it must be 1 to 64 of a-z, 0-9 and -")
+            raise ConfigError(f"{what}'s name is '{name}', but it must be 1 to 64 of a-z, 0-9 and -")
         if name in (SERVER, BROKER, AUTHORITY):
-            raise ConfigError(f"a client's name is '{name}', which is another folder's: choose another name")
-        if clients.count(name) > 1:
-            raise ConfigError(f"two clients have the name '{name}': each needs its own")
+            raise ConfigError(f"{what}'s name is '{name}', which is another folder's: choose another name")
+        if names.count(name) > 1:
+            who = "two clients" if clients.count(name) > 1 else "two of those that take part or ask"
+            raise ConfigError(f"{who} have the name '{name}': each needs its own")
 
 
 def _check_hosts(hosts: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from nats import errors
@@ -19,6 +19,8 @@ from anabranch.protocol.messages import Message
 
 RETRY = 0.5
 """Seconds between two attempts to connect for the first time."""
+ASKED = 256
+"""So many questions are answered at a time."""
 FLUSH = 5
 """Seconds in which a broker has to have taken the subscriptions."""
 
@@ -63,6 +65,9 @@ class Link:
         """How often the connection came back."""
         self._again: asyncio.Task[None] | None = None
         self._subject = credentials.federation
+        self.answer: Callable[[bytes], Awaitable[bytes]] | None = None
+        """Answers whoever may ask the server; set before `open`. None: nobody may."""
+        self._answering: set[asyncio.Task[None]] = set()
 
     @property
     def connected(self) -> bool:
@@ -109,6 +114,8 @@ class Link:
                 await client.subscribe(
                     subject, cb=self._arrived, pending_msgs_limit=2**20, pending_bytes_limit=256 * 2**20
                 )
+            if self.answer is not None:
+                await client.subscribe(f"{self._subject}.ask.*", cb=self._asked)
             await client.flush(FLUSH)
             if client.is_closed:  # for good, and `_closed` did not know it yet
                 raise errors.ConnectionClosedError
@@ -165,6 +172,8 @@ class Link:
         if self._again is not None:
             self._again.cancel()
             await asyncio.wait({self._again})
+        for task in [*self._answering]:
+            task.cancel()
         if self._nats is not None:
             client, self._nats = self._nats, None
             await disconnect(client)
@@ -173,6 +182,24 @@ class Link:
         name = message.subject.rpartition(".")[2]
         client = 0 if self.credentials.index else int(name) if name.isdecimal() and len(name) < 6 else -1
         self._receive(client, message.data)
+
+    async def _asked(self, message: Msg) -> None:
+        """Somebody asks; the answer goes to who it was, and to no other subject that the server may publish to."""
+        own = f"{self._subject}.answer.{message.subject.rpartition('.')[2]}."
+        if not message.reply.startswith(own) or len(self._answering) >= ASKED:
+            return
+        task = asyncio.ensure_future(self._answer(message))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, message: Msg) -> None:
+        assert self.answer is not None
+        answer = await self.answer(message.data)
+        if self._nats is not None and self._nats.is_connected:
+            try:
+                await self._nats.publish(message.reply, answer)
+            except (errors.Error, OSError) as error:
+                self._lost(f"an answer was lost: {error}")
 
     async def _reconnected(self) -> None:
         self.reconnections += 1

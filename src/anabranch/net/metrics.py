@@ -185,11 +185,11 @@ class Metrics(Collector):
 
 
 @asynccontextmanager
-async def serving(party: Party, port: int | None, host: str = LOOPBACK) -> AsyncIterator[int | None]:
+async def serving(of: Party | Metrics, port: int | None, host: str = LOOPBACK) -> AsyncIterator[int | None]:
     """While it is entered, a party's metrics, health and readiness can be asked for.
 
     Args:
-        party: whose they are.
+        of: whose they are, or its metrics where it has them already.
         port: 0 for any that is free; None for no metrics at all.
         host: an address of this machine. Everyone who can reach it can read them: there is no password.
 
@@ -202,7 +202,8 @@ async def serving(party: Party, port: int | None, host: str = LOOPBACK) -> Async
     if port is None:
         yield None
         return
-    server = HttpServer(Metrics(party))
+    metrics = of if isinstance(of, Metrics) else Metrics(of)
+    server = HttpServer(metrics)
     try:
         got = await server.start(host, port)
     except OSError as error:
@@ -211,7 +212,7 @@ async def serving(party: Party, port: int | None, host: str = LOOPBACK) -> Async
             "that is free"
         ) from error
     where = f"[{host}]" if ":" in host else host
-    party.say(f"metrics are at http://{where}:{got}/metrics; see also /health and /ready")
+    metrics.party.say(f"metrics are at http://{where}:{got}/metrics; see also /health and /ready")
     try:
         yield got
     finally:

@@ -34,7 +34,14 @@ from anabranch.net.assemble import Pace
 from anabranch.protocol.missing import policy
 from anabranch.protocol.seat import LARGEST
 
-PATHS = (("connection",), ("folder",), ("run",), ("labels", "path"), ("features", "path"))
+PATHS = (
+    ("connection",),
+    ("folder",),
+    ("run",),
+    ("labels", "path"),
+    ("features", "path"),
+    ("predictions", "token", "certificate", "key", "clients_ca", "entity_key"),
+)
 """The settings that name a file or a folder, relative to the party's file."""
 
 
@@ -139,6 +146,19 @@ class Features(Section):
         return self
 
 
+class Predictions(Section):
+    """Who may ask for predictions while the model learns, and where."""
+
+    port: int | None = Field(default=None, ge=0, le=65535, description="a port for HTTP, 0 for any that is free")
+    host: Text = Field(default="127.0.0.1", description="an address of this machine")
+    token: Text | None = Field(default=None, description="a file with a token that who asks over HTTP must show")
+    certificate: Text | None = Field(default=None, description="a file with a certificate, for HTTPS")
+    key: Text | None = Field(default=None, description="a file with the certificate's private key")
+    clients_ca: Text | None = Field(default=None, description="a file: who asks needs a certificate signed by these")
+    askers: bool = Field(default=False, description="true or false: whether the askers of 'keys init' may ask")
+    entity_key: Text | None = Field(default=None, description="the federation's entity key, as 'keys entity' makes it")
+
+
 class MlpTop(Section):
     """A perceptron at the server."""
 
@@ -215,6 +235,7 @@ class ServerFile(ServerSettings):
     wire_dtype: Literal["float32", "float16", "bfloat16"] = _WIRE
     seed: int = _SEED
     report_every: int = Field(default=1000, ge=1, description="a whole number of rounds of 1 or more")
+    predictions: Predictions | None = Field(default=None, description="left out, or a section: port, or askers = true")
 
 
 class ClientFile(PartySettings):
@@ -286,7 +307,8 @@ def _absolute(party: AnyFile, base: Path) -> AnyFile:
     for key, *rest in PATHS:
         held = getattr(party, key, None)
         if isinstance(held, Section):
-            changed[key] = held.model_copy(update={name: str(base / getattr(held, name)) for name in rest})
+            given = {name: value for name in rest if (value := getattr(held, name)) is not None}
+            changed[key] = held.model_copy(update={name: str(base / value) for name, value in given.items()})
         elif held is not None:
             changed[key] = str(base / held)
     return party.model_copy(update=changed)

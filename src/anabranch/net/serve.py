@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from anabranch.configfile import load as load_config
 from anabranch.errors import ConfigError
 from anabranch.net import assemble, own, partyfile, process
 from anabranch.net.client import ClientParty
-from anabranch.net.credentials import Credentials
+from anabranch.net.credentials import ASKER, Credentials
 from anabranch.net.logs import name_party
-from anabranch.net.metrics import serving
+from anabranch.net.metrics import Metrics, serving
+from anabranch.net.predicting import predicting
 from anabranch.net.server import ServerParty
 from anabranch.net.status import client_status, server_status
 from anabranch.protocol.actions import Stop
@@ -54,6 +56,8 @@ def serve(
     if server == isinstance(settings, partyfile.ClientFile) and not isinstance(settings, partyfile.PartyFile):
         section, command = ("features", "client") if server else ("labels", "server")
         raise ConfigError(f"{path}: has [{section}], so start it with 'anabranch {command}'")
+    if credentials.index == ASKER:
+        raise ConfigError(f"{settings.connection}: is for asking for predictions only: 'anabranch predict' takes it")
     if server != (credentials.index == 0):
         command = "client" if server else "server"
         raise ConfigError(f"{path}: is the file of {credentials.party}: start it with 'anabranch {command}'")
@@ -117,7 +121,13 @@ async def _run(
 
     reporting = asyncio.ensure_future(reports())
     try:
-        async with serving(party, settings.metrics, settings.metrics_host):
+        async with AsyncExitStack() as beside:
+            of: ServerParty | ClientParty | Metrics = party
+            if isinstance(settings, partyfile.ServerFile) and settings.predictions is not None:
+                assert isinstance(party, ServerParty)
+                of = Metrics(party)
+                await beside.enter_async_context(predicting(party, settings.predictions, of))
+            await beside.enter_async_context(serving(of, settings.metrics, settings.metrics_host))
             stop = await party.run()
         if not isinstance(settings, partyfile.PartyFile):  # the model of a run is made of all its parties' later
             own.write_model(party, folder)

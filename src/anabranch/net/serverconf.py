@@ -67,16 +67,19 @@ class User:
     subscribe: tuple[str, ...]
 
 
-def party_users(federation: str, server: str, clients: Iterable[tuple[str, str]]) -> tuple[User, ...]:
-    """The users of a federation: the server, and the clients 1 to M.
+def party_users(
+    federation: str, server: str, clients: Iterable[tuple[str, str]], askers: Iterable[tuple[str, str]] = ()
+) -> tuple[User, ...]:
+    """The users of a federation: the server, and the clients 1 to M; and who may ask the server for predictions.
 
-    Client m publishes as itself and reads what is for it, and the queries. Nobody has an inbox, so that no request is
-    answered, and nobody reaches JetStream or the system's subjects.
+    Client m publishes as itself and reads what is for it, and the queries. An asker asks as itself and reads its own
+    answers. Nobody has another inbox, and nobody reaches JetStream or the system's subjects.
 
     Args:
         federation: its name.
         server: the server's public NKey.
         clients: the name and the public NKey of each, in order.
+        askers: the name and the public NKey of each.
 
     >>> for user in party_users("demo", "UAAA", [("bank", "UBBB")]):
     ...     print(user.name, user.publish, user.subscribe)
@@ -84,9 +87,15 @@ def party_users(federation: str, server: str, clients: Iterable[tuple[str, str]]
     bank ('demo.up.1',) ('demo.down.1', 'demo.query')
     """
     check_federation(federation)
-    users = [User("server", server, (f"{federation}.down.*", f"{federation}.query"), (f"{federation}.up.*",))]
+    askers = list(askers)
+    asked = (f"{federation}.ask.*",) if askers else ()
+    answers = (f"{federation}.answer.*.>",) if askers else ()
+    told = (f"{federation}.down.*", f"{federation}.query", *answers)
+    users = [User("server", server, told, (f"{federation}.up.*", *asked))]
     for m, (name, nkey) in enumerate(clients, 1):
         users.append(User(name, nkey, (f"{federation}.up.{m}",), (f"{federation}.down.{m}", f"{federation}.query")))
+    for name, nkey in askers:
+        users.append(User(name, nkey, (f"{federation}.ask.{name}",), (f"{federation}.answer.{name}.>",)))
     return tuple(users)
 
 

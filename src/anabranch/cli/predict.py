@@ -1,0 +1,86 @@
+"""``anabranch predict``: a prediction of a federation that is learning."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from anabranch.cli.common import errors
+
+EXAMPLES = (
+    "Examples:\n\n"
+    "anabranch predict http://127.0.0.1:8080 --event 'order 17'\n\n"
+    "anabranch predict https://model.example.org --entity A-17 --token token.txt\n\n"
+    "anabranch predict app/connection.toml --entity A-17 --time 2026-11-28T12:00:00Z"
+)
+
+
+def predict(
+    where: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHERE",
+            help="The server's HTTP (http://.. or https://..), or the connection.toml of an asker.",
+            show_default=False,
+        ),
+    ],
+    event: Annotated[str | None, typer.Option(help="The event's name.", show_default=False)] = None,
+    entity: Annotated[str | None, typer.Option(help="The entity's id.", show_default=False)] = None,
+    time: Annotated[
+        str | None, typer.Option(help="Of the entity's event, such as 2026-11-28T12:00:00Z.", show_default="now")
+    ] = None,
+    token: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With the token of HTTP.", show_default=False)
+    ] = None,
+    ca: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Whom to trust, for HTTPS.", show_default="the system's")
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="One's own, for HTTPS.", show_default=False)
+    ] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Of the certificate.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """Ask a running server what it predicts; nothing changes by it.
+
+    Exit codes: 0 there is a prediction; 2 there is none, and it says why.
+    """
+    with errors(Console(stderr=True)):
+        from anabranch.errors import ConfigError
+        from anabranch.net import asking
+        from anabranch.net.credentials import Credentials
+
+        if (event is None) == (entity is None):
+            raise ConfigError("name an event (--event NAME) or an entity (--entity ID), one of them")
+        given = {"event": event, "entity": entity, "time": time}
+        question = {key: value for key, value in given.items() if value is not None}
+        if where.startswith(("http://", "https://")):
+            answer = asking.ask_http(where, question, token=token, ca=ca, certificate=certificate, key=key)
+        else:
+            answer = asyncio.run(asking.ask_nats(Credentials.load(where), question))
+        if as_json:
+            typer.echo(json.dumps(answer))
+        else:
+            Console().print(_table(answer))
+
+
+def _table(answer: dict[str, Any]) -> Table:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    replaced = [f"{name} ({how})" for name, how in answer["replaced"].items()]
+    classes = [f"{number}: {share:.4f}" for number, share in enumerate(answer["probabilities"])]
+    for name, value in (
+        ("prediction", str(answer["prediction"])),
+        ("probabilities", ", ".join(classes)),
+        ("rounds learnt", f"{answer['round']:,}"),
+        ("answered", ", ".join(answer["answered"])),
+        ("replaced", ", ".join(replaced) or "nobody"),
+        ("took", f"{answer['milliseconds']:g} ms"),
+    ):
+        table.add_row(name, value)
+    return table

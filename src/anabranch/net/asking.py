@@ -1,0 +1,110 @@
+"""Asks a running federation for a prediction, over HTTP or as an asker over NATS."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from nats import errors
+
+from anabranch.errors import AnabranchError, ConfigError, ConnectError
+from anabranch.net.connecting import connect, disconnect
+from anabranch.net.credentials import ASKER, Credentials
+
+LARGEST = 2**20
+"""Bytes of an answer."""
+
+
+def ask_http(
+    url: str,
+    question: dict[str, str],
+    *,
+    token: Path | None = None,
+    ca: Path | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    timeout: float = 30.0,
+) -> dict[str, Any]:
+    """The answer of a server's HTTP.
+
+    Args:
+        url: such as ``http://127.0.0.1:8080``.
+        question: as `anabranch.net.predictions.Predictor` takes it.
+        token: a file with what is to be shown.
+        ca: a file with certificates of whoever signs the server's; None is what the system trusts.
+        certificate: a file with one's own, and its ``key``, where the server asks for one.
+        timeout: seconds.
+
+    Raises:
+        ConfigError: where a file cannot be used, or the URL is none.
+        ConnectError: where there is no answer.
+        AnabranchError: where there is no prediction; it says why.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"{url}: is no address of HTTP: it begins with http:// or https://")
+    headers = {"Content-Type": "application/json"}
+    try:
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token.read_text(encoding='utf-8').strip()}"
+        context = ssl.create_default_context(cafile=ca) if url.startswith("https://") else None
+        if context is not None and certificate is not None:
+            context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"a file for the connection cannot be used: {error}") from error
+    body = json.dumps(question).encode()
+    request = urllib.request.Request(url.rstrip("/") + "/predict", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=timeout, context=context) as response:
+            return _read(response.read(LARGEST))
+    except urllib.error.HTTPError as error:
+        raise AnabranchError(_read(error.read(LARGEST)).get("error", str(error))) from None
+    except urllib.error.URLError as error:
+        raise ConnectError(f"{url}: there is no answer ({error.reason})") from None
+    except (OSError, ValueError) as error:
+        raise ConnectError(f"{url}: there is no answer ({error})") from None
+
+
+async def ask_nats(credentials: Credentials, question: dict[str, str], *, timeout: float = 30.0) -> dict[str, Any]:
+    """The answer of a server over the federation's broker.
+
+    Args:
+        credentials: of an asker.
+        question: as `anabranch.net.predictions.Predictor` takes it.
+        timeout: seconds.
+
+    Raises:
+        ConfigError: where the credentials are of a party, or a file of them is wrong.
+        ConnectError: where there is no answer.
+        AnabranchError: where there is no prediction; it says why.
+    """
+    if credentials.index != ASKER:
+        raise ConfigError(
+            f"this is the connection of {credentials.party}, which takes part: 'anabranch keys init --askers NAMES' "
+            "makes one that asks"
+        )
+    name, federation = credentials.party, credentials.federation
+    client = await connect(credentials, inbox_prefix=f"{federation}.answer.{name}".encode())
+    try:
+        message = await client.request(f"{federation}.ask.{name}", json.dumps(question).encode(), timeout=timeout)
+    except (TimeoutError, errors.NoRespondersError, errors.TimeoutError):
+        raise ConnectError(
+            f"no server answers at {credentials.address}: is it running, with askers = true in [predictions]?"
+        ) from None
+    finally:
+        await disconnect(client)
+    answer = _read(message.data)
+    if "error" in answer:
+        raise AnabranchError(str(answer["error"]))
+    return answer
+
+
+def _read(raw: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(raw)
+    except ValueError:
+        answer = None
+    return answer if isinstance(answer, dict) else {"error": f"the answer is no JSON: {raw[:60]!r}"}

@@ -1,0 +1,49 @@
+"""Where a server's predictions are to be had: over HTTP, over NATS, or both, as its file says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from anabranch.errors import ConfigError
+from anabranch.net.http import HttpSettings, serving_predictions
+from anabranch.net.metrics import Metrics
+from anabranch.net.partyfile import Predictions
+from anabranch.net.predictions import Predictor
+from anabranch.net.server import ServerParty
+from anabranch.sources.names import Names, read_key
+
+
+@asynccontextmanager
+async def predicting(party: ServerParty, settings: Predictions, metrics: Metrics) -> AsyncIterator[int | None]:
+    """While it is entered, a server that is not running yet answers questions once it runs.
+
+    Args:
+        party: the server.
+        settings: of its file.
+        metrics: of the server.
+
+    Returns:
+        The port; None where HTTP is not wanted.
+
+    Raises:
+        ConfigError: where the settings do not go together, or the port cannot be had.
+    """
+    if settings.port is None and not settings.askers:
+        raise ConfigError("predictions: nobody can ask: give a port, or askers = true")
+    names = None if settings.entity_key is None else Names(read_key(Path(settings.entity_key)))
+    predictor = Predictor(party, names)
+    if settings.askers:
+        party.link.answer = predictor.answer_json
+    async with AsyncExitStack() as stack:
+        port = None
+        if settings.port is not None:
+            files = {
+                name: None if value is None else Path(value)
+                for name in ("token", "certificate", "key", "clients_ca")
+                for value in [getattr(settings, name)]
+            }
+            where = HttpSettings(settings.port, settings.host, **files)
+            port = await stack.enter_async_context(serving_predictions(predictor, metrics, where))
+        yield port

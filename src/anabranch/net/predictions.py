@@ -1,0 +1,170 @@
+"""Predictions while the model learns: one question, as it comes over HTTP or NATS, and its answer.
+
+A question goes through the code of a round's prediction (`anabranch.protocol.questions`) and never changes the model.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from anabranch.errors import AnabranchError, ConnectError, DataError
+from anabranch.net.server import ServerParty
+from anabranch.net.tables import event_name
+from anabranch.protocol.actions import Predicted
+from anabranch.protocol.missing import HOW
+from anabranch.sources.names import Names, entity_text
+
+AT_ONCE = 256
+"""So many questions are under way at most."""
+LONGEST = 1000
+"""Letters of an event's or an entity's name in a question."""
+
+WRONG, MISSING, BUSY, AWAY = 400, 404, 429, 503
+
+
+class NoPredictionError(AnabranchError):
+    """There is none, and why."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+        """As HTTP has them: 400 where the question is wrong, 404 where no client knows the event, 429 where too many
+        are asked, 503 where a client is away that the model cannot do without."""
+
+
+class Predictor:
+    """Answers questions for predictions.
+
+    Args:
+        party: the server, which must be running.
+        names: makes an event's name of an entity and a time; None where events have names of their own only.
+    """
+
+    def __init__(self, party: ServerParty, names: Names | None = None) -> None:
+        self.party, self._names = party, names
+        self._under_way = 0
+        self.answered = self.refused = 0
+        """How many questions got a prediction, and how many did not."""
+        self.on_answer: Callable[[float], None] = lambda seconds: None
+        """Called with how long each prediction took."""
+
+    async def __call__(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a question.
+
+        Args:
+            question: ``{"event": NAME}``, or ``{"entity": ID}``, which may have a ``"time"`` (ISO 8601, with its
+                offset from UTC); it is now where it has none.
+
+        Returns:
+            ``prediction`` (the class), ``probabilities`` (of each class), ``round`` (how many are in the model),
+            ``answered`` (names of clients), ``replaced`` (names of the others, and by what), ``milliseconds``.
+
+        Raises:
+            NoPredictionError: where there is none.
+        """
+        try:
+            return await self._answer(question)
+        except NoPredictionError:
+            self.refused += 1
+            raise
+
+    async def _answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        event = self._event(question)
+        if self._under_way >= AT_ONCE:
+            raise NoPredictionError(f"{AT_ONCE} predictions are under way: ask again in a moment", BUSY)
+        begun = time.perf_counter()
+        self._under_way += 1
+        try:
+            found = await self.party.predict(event)
+        except ConnectError as error:
+            raise NoPredictionError(str(error), AWAY) from None
+        finally:
+            self._under_way -= 1
+        answered = self._names_of(found, lambda client: not found.missing[client])
+        if not answered:
+            raise NoPredictionError("no client has features for this event, or all are away", MISSING)
+        probabilities = found.probabilities
+        if probabilities is None:
+            away = self._names_of(found, lambda client: HOW[found.missing[client]] == "skip")
+            raise NoPredictionError(
+                f"there is no prediction without {', '.join(away)}, who did not answer in time", AWAY
+            )
+        seconds = time.perf_counter() - begun
+        self.answered += 1
+        self.on_answer(seconds)
+        replaced = self._names_of(found, lambda client: found.missing[client] != 0)
+        ways = [HOW[how] for how in found.missing if how]
+        return {
+            "prediction": found.prediction,
+            "probabilities": [round(float(each), 6) for each in probabilities],
+            "round": found.round,
+            "answered": answered,
+            "replaced": dict(zip(replaced, ways, strict=True)),
+            "milliseconds": round(1000 * seconds, 3),
+        }
+
+    def _names_of(self, found: Predicted, which: Callable[[int], bool]) -> list[str]:
+        names = self.party.link.credentials.clients
+        clients = range(len(found.missing))
+        return [names[i] if i < len(names) else f"client {i + 1}" for i in clients if which(i)]
+
+    def _event(self, question: Mapping[str, Any]) -> bytes:
+        wrong = [key for key in question if key not in ("event", "entity", "time")]
+        given = [key for key in ("event", "entity") if question.get(key) is not None]
+        if wrong or len(given) != 1:
+            there = f"there is no '{wrong[0]}'" if wrong else "it has both" if given else "it has neither"
+            raise NoPredictionError(f"a question has an event or an entity, which may have a time: {there}", WRONG)
+        if given == ["event"]:
+            if question.get("time") is not None:
+                raise NoPredictionError("a time goes with an entity, and this question has an event", WRONG)
+            return event_name(_text(question, "event"))
+        if self._names is None:
+            raise NoPredictionError("this federation has no entity key: ask by an event's name", WRONG)
+        entity = _text(question, "entity")
+        try:
+            return self._names.of(entity_text(entity), _microseconds(question.get("time")))
+        except DataError as error:
+            raise NoPredictionError(str(error), WRONG) from None
+
+    async def answer_json(self, raw: bytes) -> bytes:
+        """The answer to a question as JSON, or ``{"error": .., "status": ..}``."""
+        try:
+            try:
+                question = json.loads(raw)
+            except ValueError:
+                question = None
+            if not isinstance(question, dict):
+                raise NoPredictionError('a question is an object of JSON, such as {"event": "order 17"}', WRONG)
+            return json.dumps(await self(question)).encode()
+        except NoPredictionError as error:
+            return json.dumps({"error": str(error), "status": error.status}).encode()
+
+
+def _text(question: Mapping[str, Any], key: str) -> str:
+    value = question[key]
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise NoPredictionError(f"{key} is {value!r:.60}, but it must be a text", WRONG)
+    text = str(value)
+    if not text.strip() or len(text) > LONGEST:
+        raise NoPredictionError(f"{key} has {len(text):,} letters, but it must have 1 to {LONGEST:,}", WRONG)
+    return text
+
+
+def _microseconds(given: Any) -> int:
+    """Since 1970."""
+    if given is None:
+        return time.time_ns() // 1000
+    try:
+        moment = datetime.fromisoformat(given)
+    except (TypeError, ValueError):
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise NoPredictionError(
+            f"time is {given!r:.60}, but it must be a date and a time with its offset, such as 2026-11-28T12:00:00Z",
+            WRONG,
+        )
+    return round(moment.timestamp() * 1_000_000)

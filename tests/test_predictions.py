@@ -1,0 +1,328 @@
+"""Predictions of a server that is learning, over HTTP and NATS: what they say, and that they change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from nats import errors
+from typer.testing import CliRunner
+
+from anabranch.cli import app
+from anabranch.errors import AnabranchError, ConfigError, ConnectError
+from anabranch.net import keys
+from anabranch.net.asking import ask_http, ask_nats
+from anabranch.net.broker import LocalBroker
+from anabranch.net.connecting import connect, disconnect
+from anabranch.net.credentials import ASKER, Credentials, public_nkey
+from anabranch.net.http import HttpSettings
+from anabranch.net.metrics import Metrics
+from anabranch.net.partyfile import Predictions
+from anabranch.net.predicting import predicting
+from anabranch.net.server import ServerParty
+from anabranch.net.serverconf import ServerConf, Tls, party_users
+from anabranch.sources.names import Names
+from test_metrics import EVENT, FEATURE, ROUNDS, client_of, server_of, until, write_tables
+
+TOKEN = "0123456789abcdef0123"
+
+
+def run(
+    folder: Path, main: Callable[..., Awaitable[None]], settings: Predictions, *, away: bool = False, **more: Any
+) -> None:
+    """A test that is given the server, the port of its predictions and the broker's URL, once all rounds are played."""
+    write_tables(folder)
+
+    async def play() -> None:
+        async with LocalBroker(folder / "broker") as broker:
+            server = server_of(folder, broker.url, **more)
+            clients = [client_of(folder, broker.url, index) for index in (1, 2)]
+            running = [asyncio.ensure_future(party.run()) for party in (server, *clients)]
+            async with predicting(server, settings, Metrics(server)) as port:
+                await until(lambda: server.conversation.rounds == ROUNDS, "all rounds")
+                if away:
+                    clients[0].leave()
+                    await until(lambda: not server.conversation.seats[0].present, "a client that has left")
+                await main(server, port, broker.url)
+            for party in (server, *clients):
+                party.leave()
+            await asyncio.gather(*running)
+
+    asyncio.run(play())
+
+
+def get(port: int | None, path: str, token: str | None = None) -> tuple[int, Any]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}")
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            status, body = response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        status, body = error.code, error.read().decode()
+    return status, json.loads(body) if body.startswith("{") else body
+
+
+def test_what_is_predicted_and_that_nothing_changes(tmp_path: Path) -> None:
+    async def main(server: ServerParty, port: int, url: str) -> None:
+        before = {name: each.tobytes() for name, each in server.conversation.compute.arrays().items()}
+        status, answer = await asyncio.to_thread(get, port, f"/predict?event={EVENT}-3")
+        assert status == 200, answer
+        assert answer["round"] == ROUNDS
+        assert answer["answered"] == ["bank", "shop"]
+        assert answer["replaced"] == {}
+        assert sum(answer["probabilities"]) == pytest.approx(1, abs=1e-5)
+        assert answer["prediction"] == int(np.argmax(answer["probabilities"]))
+        # The shop lacks every tenth event.
+        status, lacking = await asyncio.to_thread(get, port, f"/predict?event={EVENT}-10")
+        assert (status, lacking["answered"], lacking["replaced"]) == (200, ["bank"], {"shop": "zero"})
+        posted = await asyncio.to_thread(ask_http, f"http://127.0.0.1:{port}", {"event": f"{EVENT}-3"})
+        assert {**posted, "milliseconds": 0} == {**answer, "milliseconds": 0}
+        assert before == {name: each.tobytes() for name, each in server.conversation.compute.arrays().items()}
+        assert server.conversation.rounds == server.conversation.opened == ROUNDS
+
+    run(tmp_path, main, Predictions(port=0))
+
+
+def test_the_numbers_are_those_of_the_models(tmp_path: Path) -> None:
+    async def main(server: ServerParty, port: int, url: str) -> None:
+        seen: list[Any] = []
+        told = server.conversation.questions
+        conclude = told._predict
+        told._predict = lambda done: seen.extend(conclude(done)) or seen[-len(done) :]  # type: ignore[method-assign,assignment]
+        answer = await asyncio.to_thread(ask_http, f"http://127.0.0.1:{port}", {"event": f"{EVENT}-5"})
+        embeddings = seen[-1].embeddings
+        model = server.conversation.compute.party.model
+        logits = np.asarray(jax.device_get(model(embeddings)), np.float64)
+        shifted = np.exp(logits - logits.max())
+        np.testing.assert_allclose(answer["probabilities"], shifted / shifted.sum(), atol=1e-5)
+
+    run(tmp_path, main, Predictions(port=0))
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/predict", 400, "it has neither"),
+        ("/predict?event=a&entity=b", 400, "it has both"),
+        ("/predict?event=%20", 400, "must have 1 to 1,000"),
+        ("/predict?entity=7", 400, "this federation has no entity key"),
+        ("/predict?event=a&time=2026-01-01T00:00:00Z", 400, "a time goes with an entity"),
+        ("/predict?event=nobody-knows-it", 404, "no client has features for this event"),
+        ("/nothing", 404, "Not Found"),
+    ],
+)
+def test_a_question_that_has_no_answer_says_why(path: str, status: int, said: str, shared: int) -> None:
+    found, answer = get(shared, path)
+    assert found == status
+    assert said in answer["error"]
+
+
+def test_the_page_for_programs_and_health(shared: int) -> None:
+    status, openapi = get(shared, "/openapi.json")
+    assert status == 200
+    assert {"/predict", "/health", "/metrics"} == set(openapi["paths"])
+    assert get(shared, "/health") == (200, {"alive": True, "ready": True})
+    status, metrics = get(shared, "/metrics")
+    assert status == 200
+    assert f"anabranch_rounds_total {ROUNDS}.0" in metrics
+    assert FEATURE not in metrics
+    assert EVENT not in metrics
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory):
+    """The port of a server that goes on while several tests ask it."""
+    folder, ready, over = tmp_path_factory.mktemp("shared"), threading.Event(), threading.Event()
+    held: list[int] = []
+
+    async def main(server: ServerParty, port: int, url: str) -> None:
+        held.append(port)
+        ready.set()
+        await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=run, args=(folder, main, Predictions(port=0)))
+    thread.start()
+    assert ready.wait(60)
+    yield held[0]
+    over.set()
+    thread.join()
+
+
+def test_a_client_that_the_model_cannot_do_without(tmp_path: Path) -> None:
+    async def main(server: ServerParty, port: int, url: str) -> None:
+        status, answer = await asyncio.to_thread(get, port, f"/predict?event={EVENT}-3")
+        assert (status, answer) == (503, {"error": "there is no prediction without bank, who did not answer in time"})
+
+    run(tmp_path, main, Predictions(port=0), away=True)
+
+
+def test_the_token_is_needed_for_all_but_health(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    (tmp_path / "token").chmod(0o600)
+
+    async def main(server: ServerParty, port: int, url: str) -> None:
+        path = f"/predict?event={EVENT}-3"
+        for token in (None, "wrong", TOKEN[:-1]):
+            assert (await asyncio.to_thread(get, port, path, token))[0] == 401
+            assert (await asyncio.to_thread(get, port, "/metrics", token))[0] == 401
+        assert (await asyncio.to_thread(get, port, path, TOKEN))[0] == 200
+        assert (await asyncio.to_thread(get, port, "/health"))[0] == 200
+        command = ["predict", f"http://127.0.0.1:{port}", "--event", f"{EVENT}-3", "--token", str(tmp_path / "token")]
+        done = await asyncio.to_thread(CliRunner().invoke, app, command)
+        assert done.exit_code == 0, done.output
+        assert "bank, shop" in done.output
+        refused = await asyncio.to_thread(CliRunner().invoke, app, command[:-2])
+        assert refused.exit_code == 2
+        assert "show the token" in refused.stderr
+
+    run(tmp_path, main, Predictions(port=0, token=str(tmp_path / "token")))
+
+
+def test_https_where_who_asks_needs_a_certificate(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    keys.init(made, "test", "127.0.0.1", ["bank"], askers=["app"])
+    own, ca = made / "broker", made / "app" / "ca.pem"
+    settings = Predictions(
+        port=0, certificate=str(own / "cert.pem"), key=str(own / "key.pem"), clients_ca=str(own / "ca.pem")
+    )
+
+    async def main(server: ServerParty, port: int, url: str) -> None:
+        where, question = f"https://127.0.0.1:{port}", {"event": f"{EVENT}-3"}
+        shown = {"certificate": made / "app" / "cert.pem", "key": made / "app" / "key.pem"}
+        answer = await asyncio.to_thread(ask_http, where, question, ca=ca, **shown)
+        assert answer["answered"] == ["bank", "shop"]
+        for wrong in ({"ca": ca}, shown):
+            with pytest.raises(ConnectError, match="there is no answer"):
+                await asyncio.to_thread(ask_http, where, question, **wrong)
+
+    run(tmp_path, main, settings)
+
+
+def test_by_an_entity_and_over_nats(tmp_path: Path) -> None:
+    """The server makes the name of the event; who asks does not need the key."""
+    key = tmp_path / "entity.key"
+    key.write_bytes(bytes(32))
+    key.chmod(0o600)
+
+    async def main(server: ServerParty, port: int | None, url: str) -> None:
+        assert port is None
+        asker = Credentials((url,), "test", "app", ASKER)
+        answer = await ask_nats(asker, {"event": f"{EVENT}-3"})
+        assert answer["answered"] == ["bank", "shop"]
+        asked: list[bytes] = []
+        predict = server.predict
+
+        async def heard(event: bytes):
+            asked.append(event)
+            return await predict(event)
+
+        server.predict = heard  # type: ignore[method-assign]
+        with pytest.raises(AnabranchError, match="no client has features"):
+            await ask_nats(asker, {"entity": " A-17", "time": "1970-01-01T00:00:01Z"})
+        assert asked == [Names(bytes(32)).of("A-17", 1_000_000)]
+        with pytest.raises(AnabranchError, match="with its offset"):
+            await ask_nats(asker, {"entity": "A-17", "time": "yesterday"})
+        with pytest.raises(ConfigError, match="which takes part"):
+            await ask_nats(Credentials((url,), "test", "bank", 1), {"event": "a"})
+
+    run(tmp_path, main, Predictions(askers=True, entity_key=str(key)))
+
+
+def test_nobody_answers(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with LocalBroker(tmp_path / "broker") as broker:
+            with pytest.raises(ConnectError, match="no server answers"):
+                await ask_nats(Credentials((broker.url,), "test", "app", ASKER), {"event": "a"}, timeout=0.5)
+
+    asyncio.run(main())
+    with pytest.raises(ConnectError, match="there is no answer"):
+        ask_http("http://127.0.0.1:9", {"event": "a"})
+
+
+def test_an_asker_may_ask_and_nothing_else(tmp_path: Path) -> None:
+    """With the permissions of 'keys init', at a real nats-server."""
+    made = tmp_path / "made"
+    keys.init(made, "test", "127.0.0.1", ["bank"], askers=["app", "other"])
+    text = (made / "broker" / keys.CONF).read_text()
+    assert '"test.ask.app"' in text
+    public = {name: _public(made / name) for name in ("server", "bank", "app", "other")}
+    users = party_users(
+        "test", public["server"], [("bank", public["bank"])], [(name, public[name]) for name in ("app", "other")]
+    )
+    tls = Tls(*(made / "broker" / each for each in ("cert.pem", "key.pem", "ca.pem")))
+
+    async def main() -> None:
+        async with LocalBroker(tmp_path / "broker", ServerConf(port=-1, tls=tls, users=users)) as broker:
+            for name in public:
+                path = made / name / "connection.toml"
+                path.write_text(path.read_text().replace("tls://127.0.0.1:4222", broker.url))
+            told: list[str] = []
+
+            async def hear(error: Exception) -> None:
+                told.append(str(error))
+
+            app = await connect(Credentials.load(made / "app" / "connection.toml"), error_cb=hear)
+            for subject in ("test.down.1", "test.up.1", "test.query", "test.ask.other", "test.answer.other.x"):
+                told.clear()
+                await app.publish(subject, b"x")
+                await app.flush()
+                await until(lambda: told, f"a refusal of {subject}")
+                assert "permissions violation for publish" in told[0].lower(), subject
+            for subject in ("test.>", "test.down.1", "test.answer.other.>", "test.ask.*"):
+                told.clear()
+                await app.subscribe(subject)
+                await app.flush()
+                await until(lambda: told, f"a refusal of {subject}")
+                assert "permissions violation for subscription" in told[0].lower(), subject
+            server = await connect(Credentials.load(made / "server" / "connection.toml"))
+
+            async def answer(message: Any) -> None:
+                await server.publish(message.reply, b'{"prediction": 1}')
+
+            await server.subscribe("test.ask.*", cb=answer)
+            await server.flush()
+            got = await ask_nats(Credentials.load(made / "app" / "connection.toml"), {"event": "a"})
+            assert got == {"prediction": 1}
+            with pytest.raises((errors.Error, AnabranchError)):
+                await ask_nats(Credentials.load(made / "bank" / "connection.toml"), {"event": "a"})
+            await disconnect(app)
+            await disconnect(server)
+
+    asyncio.run(main())
+
+
+def _public(folder: Path) -> str:
+    return public_nkey(folder / keys.SEED)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"host": "0.0.0.0"}, "are for everybody who can reach it"),
+        ({"host": "0.0.0.0", "token": Path("t")}, "without TLS show the token"),
+        ({"certificate": Path("c")}, "certificate and key belong together"),
+        ({"clients_ca": Path("c")}, "clients_ca is for TLS"),
+    ],
+)
+def test_what_would_be_open_to_others_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        HttpSettings(8080, **settings)
+
+
+@pytest.mark.parametrize(("content", "mode"), [("short", 0o600), (TOKEN, 0o644), (None, 0o600)])
+def test_a_token_that_is_none_is_refused(tmp_path: Path, content: str | None, mode: int) -> None:
+    if content is not None:
+        (tmp_path / "token").write_text(content)
+        (tmp_path / "token").chmod(mode)
+    with pytest.raises(ConfigError, match="token"):
+        HttpSettings(0, token=tmp_path / "token").read_token()
