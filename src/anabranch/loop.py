@@ -156,8 +156,11 @@ def _play(
             ahead = happen(arrays, ahead, late.before[i])
         then = None if ahead is None else jax.tree.map(lambda all: all[late.out[i]], ahead[1])
         now = rates[jnp.minimum(i, len(rates) - 1)]
+        # No class is below 0, which the compiler does not know. So the round waits for its prediction; nobody needs the
+        # old parameters after that, and it steps in place.
+        row = i if then is None else i + jnp.minimum(then.predictions, 0)
         federation, outcome = play_round(
-            layout, rule, now, eqx.combine(arrays, rest), x[i], y[i], active[i], begun + i,
+            layout, rule, now, eqx.combine(arrays, rest), x[i], y[row], active[i], begun + i,
             kept=None if then is None else then.embeddings,
         )  # fmt: skip
         prediction = outcome.prediction if then is None else then.predictions
