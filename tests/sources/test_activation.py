@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import ConfigError
-from anabranch.sources.activation import AboveThreshold, OnEvent, SendOnDelta
+from anabranch.sources.activation import ByRound, OnEvent, SendOnDelta
 from anabranch.sources.base import Reading
 
 NOTHING = np.zeros(1)
@@ -24,16 +24,18 @@ def touched(rule: SendOnDelta, *readings: tuple[str, Any]) -> list[bool]:
 
 def test_every_reading_and_only_ones_own() -> None:
     rule = OnEvent()
-    assert (rule.touches(Reading("x", 0, {}), NOTHING), rule.decide(NOTHING), rule.state()) == (True, False, [])
+    assert (rule.touches(Reading("x", 0, {}), NOTHING), rule.decide(0, NOTHING), rule.state()) == (True, False, [])
     rule.restore([])
 
 
-def test_the_papers_rule_is_the_same_for_ones_own_and_for_others() -> None:
-    rule = AboveThreshold(0.5)
+def test_a_rule_of_rounds_is_asked_about_ones_own_readings_too_or_not() -> None:
+    rule = ByRound(lambda t, x: t % 2 == 0 and bool(np.mean(x) > 0.5))
     for x, expected in (([0.4, 0.6], False), ([0.4, 0.7], True)):
         features = np.array(x)
-        assert rule.touches(Reading("x", 0, {}), features) is rule.decide(features) is expected
+        assert rule.touches(Reading("x", 0, {}), features) is rule.decide(8, features) is expected
+        assert not rule.decide(7, features)
     rule.restore(rule.state())
+    assert not ByRound(lambda t, x: True, of_readings=False).touches(Reading("x", 0, {}), NOTHING)
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=40), st.floats(0, 5))
@@ -68,7 +70,7 @@ def test_each_column_may_have_its_own_threshold() -> None:
     rows = [(0, 0), (1, 90), (1, 101), (2.5, 101), (2.5, 300)]
     found = [rule.touches(Reading("", t, {"light": a, "co2": b}), NOTHING) for t, (a, b) in enumerate(rows)]
     assert found == [True, False, True, True, True]
-    assert not rule.decide(NOTHING)
+    assert not rule.decide(0, NOTHING)
 
 
 def test_it_goes_on_after_a_restart() -> None:

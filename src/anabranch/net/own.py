@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +28,35 @@ from anabranch.errors import ConfigError
 from anabranch.files import replace_file, writing
 from anabranch.layers import Projection, Sum
 from anabranch.models import SplitModel, perceptron
-from anabranch.net.assemble import chooser, decider, make_client, make_server
+from anabranch.net.assemble import INPUTS, WAITING, chooser, decider, make_client, make_server
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
-from anabranch.net.partyfile import ClientFile, LinearBottom, LinearTop, OwnRandomActivation, ServerFile
-from anabranch.net.server import ServerParty
+from anabranch.net.partyfile import (
+    ClientFile,
+    Features,
+    Labels,
+    LinearBottom,
+    LinearTop,
+    OnEventActivation,
+    OwnRandomActivation,
+    SendOnDeltaActivation,
+    ServerFile,
+)
+from anabranch.net.server import Samples, ServerParty
+from anabranch.net.sourced import SourcedClient, SourcedRoom, SourcedServer, SourceHappenings, SourceSamples
+from anabranch.net.sourcefile import SourcedFeatures, SourcedLabels, open_source
 from anabranch.net.tables import TableFeatures, TableLabels
 from anabranch.output import MODEL
 from anabranch.party import Rule
+from anabranch.protocol.client import Decide, Look
 from anabranch.protocol.missing import policy
 from anabranch.protocol.seat import Expected
+from anabranch.sources import features as rules
+from anabranch.sources.activation import ByRound, OnEvent, SendOnDelta, Stimulus
+from anabranch.sources.inputs import Inputs
+from anabranch.sources.kept import KeptInputs
+from anabranch.sources.labels import SourceLabels
+from anabranch.store.waiting import Waiting
 from anabranch.updates import DLR, OGD, SLR, Update
 
 _log = logging.getLogger(__name__)
@@ -50,10 +71,40 @@ def server_party(file: ServerFile, credentials: Credentials, folder: Path) -> Se
         CheckpointError: where the folder's state does not fit.
     """
     labels = file.labels
+    if not isinstance(labels, Labels):
+        return _sourced_server(file, labels, credentials, folder)
     samples = TableLabels(
         Path(labels.path), labels.event, labels.label, file.model.classes, rounds=file.rounds, follow=labels.follow
     )
     _log.info("%d events with labels", len(samples), extra={"party": credentials.party})
+    return _server(file, samples, credentials, folder)
+
+
+def _sourced_server(file: ServerFile, labels: SourcedLabels, credentials: Credentials, folder: Path) -> ServerParty:
+    """A server whose labels come from a source."""
+    if file.rounds is not None:
+        raise ConfigError("rounds is for labels of a plain table: a source says itself where it ends")
+    source = open_source(labels, (labels.label,), credentials, folder)
+    found = SourceLabels(source, labels.label, file.model.classes)
+    samples, room = SourceSamples(found), None
+    if labels.late is not None:
+        waiting = Waiting(folder / WAITING, most=labels.most, expiry=labels.expiry)
+        room = SourcedRoom(waiting, SourceHappenings(found), stored=labels.late == "stored")
+    party = _server(
+        file,
+        samples,
+        credentials,
+        folder,
+        coalesce=math.inf if room is None else labels.coalesce,
+        late=room,
+        kind=SourcedServer,
+    )
+    assert isinstance(party, SourcedServer)
+    party.feed(source)
+    return party
+
+
+def _server(file: ServerFile, samples: Samples, credentials: Credentials, folder: Path, **options: Any) -> ServerParty:
     clients = _in_order(file, credentials)
     activation = None if file.activation is None else Fixed(file.activation.k)
     return make_server(
@@ -67,6 +118,7 @@ def server_party(file: ServerFile, credentials: Credentials, folder: Path) -> Se
         file.pace,
         choose=chooser(activation, file.seed, len(clients)),
         report_every=file.report_every,
+        **options,
     )
 
 
@@ -81,6 +133,13 @@ def client_party(file: ClientFile, credentials: Credentials, folder: Path) -> Cl
     if credentials.index > file.clients:
         raise ConfigError(f"clients is {file.clients}, but {credentials.party} is client {credentials.index}")
     own = file.features
+    if not isinstance(own, Features):
+        return _sourced_client(file, own, credentials, folder)
+    if isinstance(file.activation, OnEventActivation | SendOnDeltaActivation):
+        raise ConfigError(
+            f"activation.name is {file.activation.name}, which goes by readings as they happen: name a source of them "
+            'in [features], such as source = "csv"'
+        )
     features = TableFeatures(Path(own.path), own.event, own.columns, own.mean, own.std)
     _log.info(
         "%d events with %d features; their schema is %s",
@@ -89,19 +148,78 @@ def client_party(file: ClientFile, credentials: Credentials, folder: Path) -> Cl
         features.schema,
         extra={"party": credentials.party},
     )
+    decide = decider(_activation(file.activation), file.seed, credentials.index)
+    return _client(file, len(own.columns), features.look, decide, credentials, folder, schema=features.schema)
+
+
+def _sourced_client(file: ClientFile, own: SourcedFeatures, credentials: Credentials, folder: Path) -> ClientParty:
+    """A client whose events and features come from a source."""
+    columns = tuple(each.column for each in own.columns)
+    features = rules.Features(columns)
+    stimulus = _stimulus(file, columns, credentials.index)
+    source = open_source(own, tuple(each.name for each in columns), credentials, folder)
+    kept = KeptInputs(folder / INPUTS, most=own.kept, expiry=own.kept_for)
+    inputs = Inputs(source.look, features, kept)
+    _log.info(
+        "features %s; their schema is %s",
+        ", ".join(features.names),
+        features.schema,
+        extra={"party": credentials.party},
+    )
+    party = _client(
+        file,
+        features.width,
+        inputs.look,
+        stimulus.decide,
+        credentials,
+        folder,
+        schema=features.schema,
+        inputs=kept,
+        kind=SourcedClient,
+    )
+    assert isinstance(party, SourcedClient)
+    party.feed(source, inputs, stimulus)
+    return party
+
+
+def _client(
+    file: ClientFile,
+    width: int,
+    look: Look,
+    decide: Decide,
+    credentials: Credentials,
+    folder: Path,
+    **options: Any,
+) -> ClientParty:
     return make_client(
         _rule(file),
-        _bottom(file, credentials.index),
-        len(own.columns),
+        _bottom(file, width, credentials.index),
+        width,
         file.clients,
-        features.look,
-        decider(_activation(file), file.seed, credentials.index),
+        look,
+        decide,
         Rate(file.learning_rate, file.learning_rate_power),
         credentials,
         folder,
         file.pace,
-        schema=features.schema,
+        **options,
     )
+
+
+def _stimulus(file: ClientFile, columns: Sequence[rules.Column], index: int) -> Stimulus:
+    """Which readings, and which events of others, activate a client with a source."""
+    match file.activation:
+        case OnEventActivation():
+            return OnEvent()
+        case SendOnDeltaActivation(threshold=threshold, columns=chosen):
+            numbers = [each.name for each in columns if each.kind != "category"]
+            if unknown := [each for each in chosen or () if each not in numbers]:
+                raise ConfigError(f"activation.columns names '{unknown[0]}', which is no number of features.columns")
+            return SendOnDelta(threshold, chosen or numbers)
+        case FullActivation() | OwnRandomActivation() | EventActivation() as activation:
+            decide = decider(_activation(activation), file.seed, index)
+            # A draw is of the round, which has no number yet when a reading comes.
+            return ByRound(decide, of_readings=not isinstance(activation, OwnRandomActivation))
 
 
 def own_arrays(party: ServerParty | ClientParty) -> dict[str, NDArray[Any]]:
@@ -171,8 +289,8 @@ def _update(file: ServerFile | ClientFile) -> Update:
             return DLR(window, decay, client_window=own)
 
 
-def _activation(file: ClientFile) -> Activation:
-    match file.activation:
+def _activation(activation: FullActivation | OwnRandomActivation | EventActivation) -> Activation:
+    match activation:
         case FullActivation():
             return Full()
         case OwnRandomActivation(p=p):
@@ -195,8 +313,7 @@ def _top(file: ServerFile) -> eqx.Module:
     return perceptron((width, *file.model.hidden, classes), relu_last=False, seed=file.seed, index=0)
 
 
-def _bottom(file: ClientFile, index: int) -> eqx.Module:
-    features = len(file.features.columns)
+def _bottom(file: ClientFile, features: int, index: int) -> eqx.Module:
     if isinstance(file.model, LinearBottom):
         return Projection(features, file.model.classes)
     sizes = (features, *file.model.hidden, file.model.embedding)

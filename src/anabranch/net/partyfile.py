@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
 from anabranch.config import (
     Columns,
@@ -31,6 +31,16 @@ from anabranch.config import (
 )
 from anabranch.errors import ConfigError, nearest
 from anabranch.net.assemble import Pace
+from anabranch.net.sourcefile import (
+    TABLE,
+    FileFeatures,
+    FileLabels,
+    JetStreamFeatures,
+    JetStreamLabels,
+    SqlFeatures,
+    SqlLabels,
+    kind_of,
+)
 from anabranch.protocol.missing import policy
 from anabranch.protocol.seat import LARGEST
 
@@ -38,8 +48,8 @@ PATHS = (
     ("connection",),
     ("folder",),
     ("run",),
-    ("labels", "path"),
-    ("features", "path"),
+    ("labels", "path", "entity_key", "connection"),
+    ("features", "path", "entity_key", "connection"),
     ("predictions", "token", "certificate", "key", "clients_ca", "entity_key"),
 )
 """The settings that name a file or a folder, relative to the party's file."""
@@ -112,7 +122,15 @@ class PartyFile(ServerSettings):
         )
 
 
-class Labels(Section):
+class TableSection(Section):
+    """Rows of a file, each of an event with a name of its own."""
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return (TABLE,)
+
+
+class Labels(TableSection):
     """The server's events and labels."""
 
     path: Text = Field(description="a CSV or Parquet file with named columns")
@@ -121,7 +139,7 @@ class Labels(Section):
     follow: bool = Field(default=False, description="true or false: whether rows that the file gets later count too")
 
 
-class Features(Section):
+class Features(TableSection):
     """A client's events and features."""
 
     path: Text = Field(description="a CSV or Parquet file with named columns")
@@ -210,17 +228,46 @@ class OwnRandomActivation(Section):
     p: Probability = Field(description="a probability from 0 to 1")
 
 
+class OnEventActivation(Section):
+    """This client, by each of its readings."""
+
+    name: Literal["OnEvent"]
+
+
+class SendOnDeltaActivation(Section):
+    """This client, by each of its readings that has moved by more than a threshold."""
+
+    name: Literal["SendOnDelta"]
+    threshold: Rate | tuple[Rate, ...] = Field(description="a number of 0 or more, or a list with one a column")
+    columns: Columns | None = Field(default=None, description="a list of columns' names; left out, all numbers")
+
+
 _SEED: Any = Field(default=0, ge=0, lt=2**31, description="a whole number from 0 to 2,147,483,647")
 _WIRE: Any = Field(default="float32", description='one of "float32", "float16" and "bfloat16"')
 _RATE: Any = Field(default=0.003, description="a number of 0 or more")
 _POWER: Any = Field(default=0.0, description="a number of 0 or more")
+AnyLabels = Annotated[
+    Annotated[Labels, Tag(TABLE)]
+    | Annotated[FileLabels, Tag("csv")]
+    | Annotated[SqlLabels, Tag("sql")]
+    | Annotated[JetStreamLabels, Tag("jetstream")],
+    Discriminator(kind_of),
+]
+AnyFeatures = Annotated[
+    Annotated[Features, Tag(TABLE)]
+    | Annotated[FileFeatures, Tag("csv")]
+    | Annotated[SqlFeatures, Tag("sql")]
+    | Annotated[JetStreamFeatures, Tag("jetstream")],
+    Discriminator(kind_of),
+]
+AnyActivation = FullActivation | OwnRandomActivation | EventActivation | OnEventActivation | SendOnDeltaActivation
 UpdateSection = Annotated[OgdUpdate | DlrUpdate | SlrUpdate, Field(discriminator="name")]
 
 
 class ServerFile(ServerSettings):
     """The settings of a federation's server: its labels and its top model."""
 
-    labels: Labels = Field(description="a section: path, event and label")
+    labels: AnyLabels = Field(description="a section: path, event and label, or a source")
     model: Annotated[MlpTop | LinearTop, Field(discriminator="name")]
     clients: tuple[ExpectedClient, ...] = Field(
         min_length=1, description="a section [[clients]] for each, with name and embedding"
@@ -242,12 +289,10 @@ class ClientFile(PartySettings):
     """The settings of one client: its features and its bottom model."""
 
     clients: int = Field(ge=1, description="how many clients the federation has")
-    features: Features = Field(description="a section: path, event and columns")
+    features: AnyFeatures = Field(description="a section: path, event and columns, or a source")
     model: Annotated[MlpBottom | LinearBottom, Field(discriminator="name")]
     update: UpdateSection = DlrUpdate(name="DLR")
-    activation: Annotated[FullActivation | OwnRandomActivation | EventActivation, Field(discriminator="name")] = (
-        FullActivation(name="Full")
-    )
+    activation: Annotated[AnyActivation, Field(discriminator="name")] = FullActivation(name="Full")
     checkpoint_every: int = Field(default=1000, ge=1, description="a whole number of steps of 1 or more")
     learning_rate: Rate = _RATE
     learning_rate_power: Rate = _POWER
@@ -307,7 +352,7 @@ def _absolute(party: AnyFile, base: Path) -> AnyFile:
     for key, *rest in PATHS:
         held = getattr(party, key, None)
         if isinstance(held, Section):
-            given = {name: value for name in rest if (value := getattr(held, name)) is not None}
+            given = {name: value for name in rest if (value := getattr(held, name, None)) is not None}
             changed[key] = held.model_copy(update={name: str(base / value) for name, value in given.items()})
         elif held is not None:
             changed[key] = str(base / held)
@@ -345,6 +390,9 @@ def _complaint(kind: type[Section], detail: Any, values: Any) -> str:
             return f"{where} is no setting '{key}'.{nearest(key, settings)} There are {', '.join(settings)}"
         case "missing":
             return f"{name} is missing; it must be {needed or f'a section with the name {names}'}"
+        case "union_tag_invalid" if TABLE in kinds:
+            others = [f'"{each}"' for each in kinds if each != TABLE]
+            return f"{name}.source is {value_text(_part(held, 'source'))}, but it must be {' or '.join(others)}"
         case "union_tag_not_found":
             return f"{name}.name is missing; it must be {names}"
         case "union_tag_invalid":

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.checks import whole
@@ -23,8 +22,8 @@ class Stimulus(Protocol):
         """Whether a reading activates the client; ``x`` (d,) is its features."""
         ...
 
-    def decide(self, x: NDArray[Any]) -> bool:
-        """Whether an event that others told of activates it, by its own features at it."""
+    def decide(self, t: int, x: NDArray[Any]) -> bool:
+        """Whether round ``t``, of an event that it has not told of, activates it; ``x`` (d,) is its features."""
         ...
 
     def state(self) -> list[Any]:
@@ -39,7 +38,7 @@ class Stimulus(Protocol):
 class OnEvent:
     """Every reading of this client activates it, and nothing else does.
 
-    >>> OnEvent().touches(Reading("x", 0, {}), np.zeros(1)), OnEvent().decide(np.zeros(1))
+    >>> OnEvent().touches(Reading("x", 0, {}), np.zeros(1)), OnEvent().decide(0, np.zeros(1))
     (True, False)
     """
 
@@ -47,7 +46,7 @@ class OnEvent:
         """Yes."""
         return True
 
-    def decide(self, x: NDArray[Any]) -> bool:
+    def decide(self, t: int, x: NDArray[Any]) -> bool:
         """No: it is the event of others."""
         return False
 
@@ -59,26 +58,28 @@ class OnEvent:
         """Nothing."""
 
 
-class AboveThreshold:
-    """The paper's rule: the mean of the client's features is above a threshold, whoever told of the event.
+class ByRound:
+    """A rule that goes by a round and the client's features, whoever told of the event: as the simulator's do.
 
     Args:
-        threshold: ``Γ``
+        rule: whether a round of this number activates the client, by its features.
+        of_readings: whether the client's own readings are asked about as well; else it tells of none.
 
-    >>> AboveThreshold(0.2).decide(np.float32([0.1, 0.5])), AboveThreshold(0.2).decide(np.float32([0.1, 0.2]))
+    >>> above = ByRound(lambda t, x: bool(np.mean(x) > 0.2))
+    >>> above.touches(Reading("x", 0, {}), np.float32([0.1, 0.5])), above.decide(7, np.float32([0.1, 0.2]))
     (True, False)
     """
 
-    def __init__(self, threshold: float) -> None:
-        self.threshold = threshold
+    def __init__(self, rule: Callable[[int, NDArray[Any]], bool], *, of_readings: bool = True) -> None:
+        self._rule, self._of_readings = rule, of_readings
 
     def touches(self, reading: Reading, x: NDArray[Any]) -> bool:
         """By the features."""
-        return self.decide(x)
+        return self._of_readings and self._rule(0, x)
 
-    def decide(self, x: NDArray[Any]) -> bool:
-        """By the features."""
-        return bool(np.mean(x) > self.threshold)
+    def decide(self, t: int, x: NDArray[Any]) -> bool:
+        """By the round and the features."""
+        return self._rule(t, x)
 
     def state(self) -> list[Any]:
         """Nothing."""
@@ -130,7 +131,7 @@ class SendOnDelta:
             self._sent.popitem(last=False)
         return True
 
-    def decide(self, x: NDArray[Any]) -> bool:
+    def decide(self, t: int, x: NDArray[Any]) -> bool:
         """No: it is the event of others."""
         return False
 

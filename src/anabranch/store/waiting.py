@@ -85,6 +85,11 @@ class Waiting:
         """How many events wait, those that are just being learnt from among them."""
         return self._length
 
+    @property
+    def early(self) -> int:
+        """How many labels wait for their events to happen."""
+        return self._early
+
     def add(self, event: bytes, number: int, record: bytes, now: float) -> list[bytes]:
         """An event was predicted, and waits; one that waits already stays as it was.
 

@@ -1,0 +1,281 @@
+"""Parties whose events, features and labels come from sources: what they take, and when a source may forget it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any
+
+from anabranch.errors import ConnectError
+from anabranch.net.client import ClientParty
+from anabranch.net.server import ServerParty
+from anabranch.net.waitingroom import Happening as Happens
+from anabranch.net.waitingroom import WaitingRoom
+from anabranch.protocol.actions import Action, Note, Played, Stop
+from anabranch.sources.activation import Stimulus
+from anabranch.sources.base import Happening, Source
+from anabranch.sources.inputs import Inputs
+from anabranch.sources.labels import LateLabel, SourceLabels
+from anabranch.store import checkpoint
+
+SAVE_EVERY = 5.0
+"""Seconds after which a client saves a checkpoint because a source waits to hear that something is safe."""
+UNSAFE = 20_000
+"""So many events may wait to be safe; then the oldest is given up, as the conversation does with fewer."""
+
+
+class _Background:
+    """Coroutines that run beside everything else, one after another; what they raise is somebody's problem."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Starts one."""
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def end(self) -> None:
+        """Waits for all."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks)
+
+
+class SourcedClient(ClientParty):
+    """A client whose events come from a source, and whose stimulus says which of them activate it.
+
+    ``feed`` comes before ``run``. A reading that activates the client is safe once its round is over and in a
+    checkpoint; others are at once.
+    """
+
+    _source: Source
+    _inputs: Inputs
+    _stimulus: Stimulus
+
+    def feed(self, source: Source, inputs: Inputs, stimulus: Stimulus) -> None:
+        """Where events come from, what is made of them, and which activate the client."""
+        self._source, self._inputs, self._stimulus = source, inputs, stimulus
+        self._unsafe: OrderedDict[bytes, list[Happening]] = OrderedDict()
+        self._background = _Background()
+        self._save_again = time.monotonic() + SAVE_EVERY
+        self._last = b""
+        self._events = self._touching()
+        found = checkpoint.load(self.folder)
+        if found is not None:
+            stimulus.restore(found.state.get("stimulus", []))
+
+    async def run(self) -> Stop:
+        await _patiently(self._source.begin, self._leaving, self.say)
+        try:
+            return await super().run()
+        finally:
+            await self._background.end()
+            await self._source.close()
+
+    async def _touching(self) -> AsyncIterator[bytes]:
+        """The events that activate the client."""
+        async for happening in self._source.readings():
+            x = self._inputs.look(happening.name)
+            if x is None or not self._stimulus.touches(happening.reading, x):
+                await happening.safe()
+                continue
+            self._unsafe.setdefault(happening.name, []).append(happening)
+            if len(self._unsafe) > UNSAFE:
+                self._is_safe(next(iter(self._unsafe)))
+            self._last = happening.name
+            yield happening.name
+
+    async def _do(self, actions: Sequence[Action]) -> None:
+        await super()._do(actions)
+        if any(isinstance(action, Note) and action.what == "late" for action in actions):
+            self._is_safe(self._last)  # the server had asked for it before it happened here, and it is not told of
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Tells the source of what is safe."""
+        settled: deque[bytes] = self.conversation.settled
+        while settled:
+            self._is_safe(settled.popleft())
+
+    def _is_safe(self, name: bytes) -> None:
+        for happening in self._unsafe.pop(name, []):
+            self._background.run(happening.safe())
+
+    async def _turn(self) -> None:
+        await super()._turn()
+        self._let_go()
+        now = time.monotonic()
+        if self._unsafe and self._save_again <= now and self._saving is None:
+            self._save_again = now + SAVE_EVERY
+            if self._kept[0] != self.conversation.applied:  # what is new has to be in both checkpoints
+                self._begin_saving()
+
+    def _due(self) -> float:
+        return min(super()._due(), self._save_again) if self._unsafe else super()._due()
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        arrays, values = super()._state()
+        return arrays, values | {"stimulus": self._stimulus.state()}
+
+    def _saved(self, values: dict[str, Any]) -> None:
+        super()._saved(values)
+        self._let_go()
+
+
+class _FromSource:
+    """Labels as they come from a source."""
+
+    def __init__(self, labels: SourceLabels) -> None:
+        self._labels = labels.labels()
+        self._here: deque[LateLabel] = deque()
+        self._ended = False
+
+    @property
+    def over(self) -> bool:
+        """Whether none will come any more."""
+        return self._ended and not self._here
+
+    async def more(self) -> None:
+        """Returns once one is here, or none will come."""
+        if self._here:
+            return
+        try:
+            self._here.append(await anext(self._labels))
+        except StopAsyncIteration:
+            self._ended = True
+
+    def _pop(self, n: int) -> list[LateLabel]:
+        return [self._here.popleft() for _ in range(min(n, len(self._here)))]
+
+
+class SourceSamples(_FromSource):
+    """A round for each label of a source, as it comes.
+
+    Args:
+        labels: of the source.
+        played: whether a round of an event was played before.
+    """
+
+    def __init__(self, labels: SourceLabels) -> None:
+        super().__init__(labels)
+        self.played: Callable[[bytes], bool] = lambda event: False
+        self.unsafe: dict[bytes, list[LateLabel]] = {}
+        """What was taken and is in no log yet."""
+        self.background = _Background()
+
+    def take(self, n: int) -> list[tuple[bytes, int]]:
+        """Up to ``n`` that are here."""
+        taken: list[tuple[bytes, int]] = []
+        for each in self._pop(n):
+            if self.played(each.name):
+                self.background.run(each.safe())
+                continue
+            again = each.name in self.unsafe
+            self.unsafe.setdefault(each.name, []).append(each)
+            if not again:
+                taken.append((each.name, each.label))
+        return taken
+
+    def label(self, event: bytes) -> int | None:
+        """None: events come from here."""
+        return None
+
+    def go_on(self, rounds: int) -> None:
+        """Nothing: the source goes on by itself."""
+
+
+class SourcedServer(ServerParty):
+    """A server whose labels come from a source; ``feed`` comes before ``run``."""
+
+    _source: Source
+
+    def feed(self, source: Source) -> None:
+        """Where the labels come from."""
+        self._source = source
+        if isinstance(self._samples, SourceSamples):
+            self._samples.played = lambda event: self.conversation.training.round_of(event) is not None
+
+    async def run(self) -> Stop:
+        await _patiently(self._source.begin, self._leaving, self.say)
+        try:
+            return await super().run()
+        finally:
+            samples = self._samples if self.late is None else self.late.source
+            assert isinstance(samples, SourceSamples | SourceHappenings)
+            await samples.background.end()
+            await self._source.close()
+
+    async def _played(self, played: Played) -> None:
+        await super()._played(played)
+        if isinstance(self._samples, SourceSamples):
+            for record in played.records:
+                for each in self._samples.unsafe.pop(record.event, []):
+                    self._samples.background.run(each.safe())
+
+
+class SourceHappenings(_FromSource):
+    """Labels of a source, of events that clients tell of."""
+
+    def __init__(self, labels: SourceLabels) -> None:
+        super().__init__(labels)
+        self._unsafe: dict[int, tuple[Happens, LateLabel]] = {}
+        self.background = _Background()
+
+    def take(self, n: int) -> list[Happens]:
+        """Up to ``n`` that are here."""
+        taken = []
+        for each in self._pop(n):
+            happens = Happens(each.name, each.label)
+            self._unsafe[id(happens)] = happens, each
+            taken.append(happens)
+        return taken
+
+    def is_safe(self, happens: Happens) -> None:
+        """A label is where no death of the process loses it."""
+        held = self._unsafe.pop(id(happens), None)
+        if held is not None:
+            self.background.run(held[1].safe())
+
+    def go_on(self, happened: int, labelled: int) -> None:
+        """Nothing: the source goes on by itself, and clients tell of events."""
+
+
+class SourcedRoom(WaitingRoom):
+    """A waiting room that says which labels it has on the disk."""
+
+    source: SourceHappenings
+
+    @property
+    def over(self) -> bool:
+        """Whether the labels have ended, and none of them waits for its event."""
+        return super().over and not self.waiting.early
+
+    def _label(self, each: Happens) -> bool:
+        ready = super()._label(each)
+        if not (self._held and self._held[-1] is each):
+            self.source.is_safe(each)
+        return ready
+
+
+async def _patiently(
+    begin: Callable[[], Coroutine[Any, Any, None]], leaving: asyncio.Event, say: Callable[..., None]
+) -> None:
+    """Has a source begin, once its broker or database is there, or until the party should leave."""
+    said = ""
+    while not leaving.is_set():
+        try:
+            return await begin()
+        except ConnectError as error:
+            if not error.temporary:
+                raise
+            if str(error) != said:
+                said = str(error)
+                say(f"{error}; waiting for it", logging.WARNING)
+            waiting = asyncio.ensure_future(leaving.wait())
+            await asyncio.wait([waiting], timeout=1.0)
+            waiting.cancel()
+    return None
