@@ -56,6 +56,7 @@ class Compute:
 
     def __init__(self, rule: Rule, block: int) -> None:
         self.rule, self.block, self.rounds, self.width = rule, block, 0, WIDTH
+        self.looks = 2
 
     def _check(self, values: Any, width: int) -> None:
         rows = self.rule.update.rows
@@ -74,7 +75,7 @@ class Server(Compute):
         return Stepped(np.zeros(len(labels), np.int32), np.ones_like(embeddings), 0)
 
     def predict(self, embeddings: Any) -> Any:
-        assert 1 <= len(embeddings) <= self.block
+        assert 1 <= len(embeddings) <= self.looks
         assert embeddings.shape[1:] == (CLIENTS * WIDTH,), embeddings.shape
         assert np.isfinite(embeddings).all()
         return np.zeros((len(embeddings), 2), np.float32)
@@ -99,7 +100,7 @@ class Client(Compute):
         return np.ones(shape, self.rule.wire), [(np.ones(1),)] * len(x)
 
     def embed(self, x: Any) -> Any:
-        assert 1 <= len(x) <= self.block
+        assert 1 <= len(x) <= self.looks
         return np.ones((len(x), WIDTH), self.rule.wire)
 
     def step(self, rounds: Any, pending: Sequence[Any], derivatives: Any) -> None:

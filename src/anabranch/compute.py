@@ -29,6 +29,10 @@ Pending: TypeAlias = tuple[NDArray[Any], ...]
 """What a client keeps of a round until its derivative comes: the arrays of its pullback."""
 
 
+LOOKS = 64
+"""So many samples are predicted in one call at most, or a block of rounds where that is longer."""
+
+
 class Rate(NamedTuple):
     """One party's learning rate: ``η_t = η (t + 1)^(−power)`` in round ``t``, counted from 0.
 
@@ -85,6 +89,11 @@ class ServerCompute:
         """The state as the functions of a round have it."""
         return self._state.party
 
+    @property
+    def looks(self) -> int:
+        """How many samples `predict` takes at most."""
+        return max(LOOKS, self.block)
+
     def step(self, embeddings: Rows, labels: NDArray[np.int32]) -> Stepped:
         """Plays the next ``n`` rounds, or fewer where something is not finite any more.
 
@@ -105,13 +114,13 @@ class ServerCompute:
         """The logits for some samples at today's parameters; nothing changes.
 
         Args:
-            embeddings: (n, e), as they crossed the wire.
+            embeddings: (n, e), as they crossed the wire; n is at most `looks`.
 
         Returns:
             (n, c)
         """
         n = len(embeddings)
-        size = _size(self._sizes, n)
+        size = _size(_sizes(self.looks), n)
         return np.asarray(self._state.read(_server_looks, (_padded(embeddings, size),)))[:n]
 
     def skip(self, label: int) -> None:
@@ -167,6 +176,11 @@ class ClientCompute:
         """The state as the functions of a round have it."""
         return self._state.party
 
+    @property
+    def looks(self) -> int:
+        """How many samples `embed` takes at most."""
+        return max(LOOKS, self.block)
+
     def encode(self, rounds: NDArray[np.int32], x: Rows) -> tuple[Rows, list[Pending]]:
         """The embeddings for some rounds, at today's parameters, and what a step in each of them will need.
 
@@ -189,13 +203,13 @@ class ClientCompute:
         """The embeddings of some samples at today's parameters, with nothing to learn from; nothing changes.
 
         Args:
-            x: (n, d_m), the client's features.
+            x: (n, d_m), the client's features; n is at most `looks`.
 
         Returns:
             (n, e_m), in the dtype of the wire.
         """
         n = len(x)
-        size = _size(self._sizes, n)
+        size = _size(_sizes(self.looks), n)
         samples = _padded(x.astype(self._dtype, copy=False), size)
         return np.asarray(self._state.read(_client_looks, (samples,)))[:n]
 

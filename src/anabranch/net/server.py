@@ -32,6 +32,8 @@ AT_ONCE = 1000
 """Rounds of the log that are in memory at a time."""
 LAST_ANSWERS = 60.0
 """Seconds that the clients have for their goodbyes at the end."""
+TOGETHER = 256
+"""So many predictions are asked for in one message."""
 COMING = 15.0
 """Seconds for which a server that goes on waits for clients that it could do without. They need a moment to hear that
 it is there again, in which it would play thousands of rounds."""
@@ -97,6 +99,9 @@ class ServerParty(Engine):
         self.conversation, self.ledger, self._samples, self.late = conversation, ledger, samples, late
         self._wanted: dict[int, asyncio.Future[Predicted]] = {}
         """Predictions that somebody waits for, by the number of their question."""
+        self._questions: list[tuple[bytes, asyncio.Future[Predicted]]] = []
+        """Those that no question was asked for yet."""
+        self._closed = False
         self.round_trips: list[deque[float]] = [deque(maxlen=1000) for _ in conversation.seats]
         """Seconds from a query to the answer, of the last answers of each client."""
         self.joined: set[int] = set()
@@ -183,6 +188,7 @@ class ServerParty(Engine):
                 await self._do(talk.receive(client, message, now))
         if talk.due() <= now:
             await self._do(talk.tick(now))
+        await self._ask(now)
         await (self._open(now) if self.late is None else self._open_late(self.late, now))
         self._tell_waiting()
         if talk.rounds - self._last_saved >= self._every and self._saving is None:
@@ -279,14 +285,24 @@ class ServerParty(Engine):
         Raises:
             ConnectError: where the server ends before.
         """
-        if self._stop is not None:
+        if self._stop is not None or self._closed:
             raise ConnectError("the server has ended")
-        talk = self.conversation
         found: asyncio.Future[Predicted] = asyncio.get_running_loop().create_future()
-        self._wanted[talk.questions.asked] = found
-        await self._do(talk.questions.ask([event], time.monotonic()))
+        self._questions.append((event, found))
         self._wake.set()
         return await found
+
+    async def _ask(self, now: float) -> None:
+        """Asks for what has been wanted since the last turn, together."""
+        wanted, self._questions = self._questions[:TOGETHER], self._questions[TOGETHER:]
+        if not wanted:
+            return
+        talk = self.conversation
+        for number, (_, found) in enumerate(wanted, talk.questions.asked):
+            self._wanted[number] = found
+        await self._do(talk.questions.ask([event for event, _ in wanted], now))
+        if self._questions:
+            self._wake.set()
 
     async def _predicted(self, predicted: Predicted) -> None:
         if predicted.number == m.NONE:
@@ -354,7 +370,8 @@ class ServerParty(Engine):
         try:
             return await super()._finish()
         finally:
-            for found in self._wanted.values():
+            self._closed = True
+            for found in [*self._wanted.values(), *(found for _, found in self._questions)]:
                 if not found.done():
                     found.set_exception(ConnectError("the server has ended"))
             self._log_file.close()

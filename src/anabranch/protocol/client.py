@@ -358,8 +358,8 @@ class ClientConversation:
             known.append(ask.asked + i)
             samples.append(x)
             activated.append(bool(decided))
-        block = self.compute.block
-        rows = [self.compute.embed(np.stack(samples[i : i + block])) for i in range(0, len(samples), block)]
+        looks = self.compute.looks
+        rows = [self.compute.embed(np.stack(samples[i : i + looks])) for i in range(0, len(samples), looks)]
         values = np.concatenate(rows) if rows else np.zeros((0, self.compute.width), self.compute.rule.wire)
         flags = np.array(activated, bool)
         return [Send(m.Reply(self._session, self.applied, tuple(known), tuple(unknown), flags, values))]

@@ -232,9 +232,9 @@ class Questions:
             if len(stands) == len(self._seats) and self._open.pop(each.asked, None) is not None:
                 done.append((each, stands))
         actions: list[Action] = []
-        block = self._training.compute.block
-        for start in range(0, len(done), block):
-            actions += self._predict(done[start : start + block])
+        looks = self._training.compute.looks
+        for start in range(0, len(done), looks):
+            actions += self._predict(done[start : start + looks])
         return actions
 
     def _predict(self, done: Sequence[tuple[_Question, list[Stand]]]) -> list[Action]:
