@@ -149,6 +149,22 @@ class Drift(Section):
     every: int = Field(default=50, ge=1, description="a whole number of rounds of 1 or more")
 
 
+class Detect(Section):
+    """What is watched for drift, and what follows a detection."""
+
+    detector: Text = Field(default="ADWIN", description='the name of a detector of River\'s, such as "ADWIN"')
+    watch: Annotated[tuple[Literal["error", "embedding"], ...], Field(min_length=1)] = Field(
+        default=("error",), description='a list of "error", "embedding" or both'
+    )
+    on_drift: Literal["report", "reset", "boost"] = Field(
+        default="report", description='one of "report", "reset" and "boost"'
+    )
+    boost: float = Field(default=10.0, gt=0, allow_inf_nan=False, description="a number above 0")
+    boost_rounds: int = Field(default=1000, ge=1, description="a whole number of rounds of 1 or more")
+    every: int = Field(default=100, ge=1, description="a whole number of rounds of 1 or more")
+    options: dict[str, int | float | str | bool] = Field(default={}, description="a table of the detector's settings")
+
+
 class OgdUpdate(Section):
     """Online gradient descent."""
 
@@ -239,6 +255,7 @@ class Config(Section):
     model: Annotated[ImnistModel | PhysicsModel | MlpModel | LinearModel, Field(discriminator="name")]
     stream: Annotated[ImnistStream | PhysicsStream | TableStream, Field(discriminator="name")]
     drift: Drift | None = None
+    detect: Detect | None = None
     update: Annotated[OgdUpdate | DlrUpdate | SlrUpdate, Field(discriminator="name")] = DlrUpdate(name="DLR")
     activation: Annotated[
         FullActivation | RandomActivation | EventActivation | FixedActivation | RecordedActivation,
@@ -269,6 +286,7 @@ KINDS: dict[str, tuple[type[Section], ...]] = {
     "model": (ImnistModel, PhysicsModel, MlpModel, LinearModel),
     "stream": (ImnistStream, PhysicsStream, TableStream),
     "drift": (Drift,),
+    "detect": (Detect,),
     "update": (OgdUpdate, DlrUpdate, SlrUpdate),
     "activation": (FullActivation, RandomActivation, EventActivation, FixedActivation, RecordedActivation),
 }

@@ -306,8 +306,8 @@ def _prefix(origin: str) -> str:
 
 
 def _example(section: str) -> str:
-    if section == "drift":
-        return "drift.every=50"
+    if not kinds_by_name(section):
+        return {"drift": "drift.every=50", "detect": "detect.detector=ADWIN"}[section]
     return f"{section}.name={value_text(next(iter(kinds_by_name(section))))}"
 
 

@@ -23,6 +23,7 @@ from anabranch.streams import DigitsNotice
 from anabranch.traffic import MB
 
 if TYPE_CHECKING:
+    from anabranch.drifts import Detection
     from anabranch.result import Result
     from anabranch.simulator import Progress
 
@@ -30,6 +31,8 @@ LINE_SECONDS = 10.0
 """Where there is no terminal, a line of progress is written so often."""
 MOST_ROWS = 20
 """So many clients have a row of their own in the table."""
+MOST_DETECTIONS = 4
+"""So many are named; all are in the result file."""
 
 
 class Live:
@@ -144,12 +147,14 @@ def _totals(result: Result) -> Table:
     up, down = int(result.traffic.up.sum()), int(result.traffic.down.sum())
     last = min(result.rounds, RUN_TIME_WINDOW)
     seconds = f"{result.seconds:.1f} s, after {result.compile_seconds:.1f} s of compiling"
+    drift = () if result.detections is None else (_drift(result.detections),)
     rows = (
         ("accumulated error rate", f"{result.error_rate:.4f}", f"mean of all {result.rounds:,} rounds"),
         ("run-time error rate", f"{result.run_time_error:.4f}", f"mean of the last {last:,} rounds"),
         ("MB", _mb(up + down), f"{_mb(up)} up, {_mb(down)} down; payload, 2^20 bytes each"),
         ("client seconds", _seconds(result.client_seconds), "estimate: functions timed one by one × rounds"),
         ("rounds a second", f"{result.rounds_per_second:,.0f}", seconds),
+        *drift,
     )
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", no_wrap=True)
@@ -158,6 +163,16 @@ def _totals(result: Result) -> Table:
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _drift(detections: list[Detection]) -> tuple[str, str, str]:
+    """How often drift was noticed, and where first."""
+    where = [
+        f"{each.round:,} ({each.what}{'' if each.client is None else f' of client {each.client}'})"
+        for each in detections
+    ]
+    shown = ", ".join(where[:MOST_DETECTIONS]) + (", …" if len(where) > MOST_DETECTIONS else "")
+    return "drift noticed", f"{len(detections):,}", f"after round {shown}" if where else "nowhere"
 
 
 def _clients(result: Result) -> Table:

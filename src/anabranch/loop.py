@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -18,7 +18,7 @@ from anabranch.compiling import compiled
 from anabranch.late import Lateness, no_events
 from anabranch.models import Group, SplitModel
 from anabranch.party import Measures, Rule
-from anabranch.round import Federation, init_federation, measured, play_round, predict_event
+from anabranch.round import Federation, emptied, init_federation, measured, play_round, predict_event
 
 
 class Played(NamedTuple):
@@ -34,6 +34,8 @@ class Played(NamedTuple):
     """(n,) each, or None where nothing is measured."""
     happened: Int[Array, ""] | None = None
     """How many of the chunk's events were predicted; None where labels come at once."""
+    sizes: Float[Array, "n M"] | None = None
+    """Of the embeddings that the server learnt from, where they are watched."""
 
 
 class Kept(NamedTuple):
@@ -55,8 +57,10 @@ class LearningRates(NamedTuple):
     """(M + 1,): of the first round, the server's first."""
     power: float
 
-    def of(self, begun: int, rounds: int, dtype: np.dtype[Any]) -> NDArray[np.floating[Any]]:
+    def of(self, begun: int, rounds: int, dtype: np.dtype[Any], factor: float = 1.0) -> NDArray[np.floating[Any]]:
         """(n, M + 1): those of ``rounds`` rounds, before which ``begun`` were played; one row where they do not fall.
+
+        All are multiplied by ``factor``.
 
         Of one row the compiler knows that it stays, and prepares the steps' factors before the first round. A step may
         round in another way without that, so rates that fall have two rows even for one round: then the bits do not
@@ -64,7 +68,7 @@ class LearningRates(NamedTuple):
         """
         rows = max(rounds, 2) if self.power else 1
         t = np.arange(begun + 1, begun + rows + 1, dtype=np.float64)[:, None]
-        return (self.first * t**-self.power).astype(dtype)
+        return (factor * self.first * t**-self.power).astype(dtype)
 
 
 class Loop:
@@ -89,16 +93,25 @@ class Loop:
         nobody = np.zeros((len(nothing.y), len(model.clients)), bool)
         jax.block_until_ready(self.play(nothing, nobody, 0).done)  # compiles, and plays no round
 
-    def play(self, chunk: Chunk, active: Mask, begun: int) -> Played:
-        """Starts on the chunk's rounds, the first of which is round ``begun``, and returns at once."""
+    def play(self, chunk: Chunk, active: Mask, begun: int, factor: float = 1.0) -> Played:
+        """Starts on the chunk's rounds, the first of which is round ``begun``, and returns at once.
+
+        Learning rates are multiplied by ``factor``.
+        """
         # Every number that changes is an array, so that it is an argument of the compiled program.
-        rates = self._rates.of(begun, len(chunk.y), chunk.x.dtype)
+        rates = self._rates.of(begun, len(chunk.y), chunk.x.dtype, factor)
         numbers = (chunk.x, chunk.y, active, rates, np.asarray(chunk.rows, np.int32), np.asarray(begun, np.int32))
         late = None if chunk.late is None else _Events.of(chunk.late)
         inputs = (self._fixed, numbers, late, self._trouble)
-        state, predictions, done, self._trouble, measures, happened = _play(inputs, (self.federation, self._kept))
+        state, predictions, done, self._trouble, (measures, sizes), happened = _play(
+            inputs, (self.federation, self._kept)
+        )
         self.federation, self._kept = state
-        return Played(chunk, active, predictions, done, self._trouble, measures, happened)
+        return Played(chunk, active, predictions, done, self._trouble, measures, happened, sizes)
+
+    def reset(self) -> None:
+        """Empties every party's window of gradients."""
+        self.federation = _emptied(*self._fixed, self.federation)
 
 
 class _Events(NamedTuple):
@@ -117,6 +130,7 @@ class _Events(NamedTuple):
 
 _init = compiled(init_federation)
 """In one program: one compilation, and arrays of its own, so that `_play` may use their memory again."""
+_emptied = compiled(emptied)
 
 
 def _nothing_kept(layout: tuple[Group, ...], rule: Rule, lateness: Lateness) -> Kept:
@@ -126,10 +140,14 @@ def _nothing_kept(layout: tuple[Group, ...], rule: Rule, lateness: Lateness) -> 
     return Kept(jnp.zeros(lateness.slots, jnp.int32), embeddings)
 
 
+_Seen: TypeAlias = tuple[Measures | None, Array | None]
+"""The measures of every round, and the sizes of its embeddings, each where it is asked for."""
+
+
 @partial(compiled, donate="all-except-first")
 def _play(
     inputs: tuple[Any, ...], state: tuple[Federation, Kept | None]
-) -> tuple[tuple[Federation, Kept | None], Array, Array, Array, Measures | None, Array | None]:
+) -> tuple[tuple[Federation, Kept | None], Array, Array, Array, _Seen, Array | None]:
     """The chunk's rounds, one after another, until something is not finite.
 
     Where labels come late, the events that happen before a round are predicted before it, and the round's prediction is
@@ -151,7 +169,7 @@ def _play(
         return jax.lax.while_loop(lambda ahead: ahead[0] < until, one, ahead)
 
     def play(carry: tuple) -> tuple:
-        i, arrays, _, predictions, measures, ahead = carry
+        i, arrays, _, predictions, seen, ahead = carry
         if ahead is not None:
             ahead = happen(arrays, ahead, late.before[i])
         then = None if ahead is None else jax.tree.map(lambda all: all[late.out[i]], ahead[1])
@@ -165,17 +183,20 @@ def _play(
         )  # fmt: skip
         prediction = outcome.prediction if then is None else then.predictions
         arrays = eqx.filter(federation, eqx.is_array)
-        measures = jax.tree.map(lambda all, one: all.at[i].set(one), measures, measured(federation))
-        return i + 1, arrays, outcome.trouble, predictions.at[i].set(prediction), measures, ahead
+        seen = jax.tree.map(lambda all, one: all.at[i].set(one), seen, (measured(federation), outcome.sizes))
+        return i + 1, arrays, outcome.trouble, predictions.at[i].set(prediction), seen, ahead
 
     zero = jnp.zeros((), jnp.int32)
-    nothing = jax.tree.map(lambda one: jnp.zeros(len(y), one.dtype), measured(federation))
+    nothing = (
+        jax.tree.map(lambda one: jnp.zeros(len(y), one.dtype), measured(federation)),
+        jnp.zeros(active.shape, x.dtype) if rule.watch else None,
+    )
     ahead = None if late is None else (zero, kept)
     start = (zero, arrays, trouble, jnp.zeros(len(y), jnp.int32), nothing, ahead)
-    done, arrays, trouble, predictions, measures, ahead = jax.lax.while_loop(
+    done, arrays, trouble, predictions, seen, ahead = jax.lax.while_loop(
         lambda c: (c[0] < rows) & (c[2] == 0), play, start
     )
     happened = None
     if ahead is not None:
         happened, kept = happen(arrays, ahead, jnp.where(trouble == 0, late.events, ahead[0]))
-    return (eqx.combine(arrays, rest), kept), predictions, done, trouble, measures, happened
+    return (eqx.combine(arrays, rest), kept), predictions, done, trouble, seen, happened

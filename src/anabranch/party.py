@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from anabranch.gradients import Pullback, forward, parameters, squared_norm
 from anabranch.types import (
@@ -77,6 +77,8 @@ class Outcome(NamedTuple):
     """``∂f^t/∂h`` for every client, side by side; only the activated clients are sent theirs."""
     trouble: Int[Array, ""]
     """One of `TROUBLES`: what stopped being finite. Where anything did, the server has not stepped."""
+    sizes: Float[Array, " M"] | None = None
+    """``‖h_m‖ / √e_m`` of each client's embedding as it arrived, where that is watched."""
 
 
 TROUBLES = ("none", "embedding", "loss", "derivative")
@@ -93,6 +95,8 @@ class Rule(NamedTuple):
     """The dtype in which embeddings and derivatives cross the wire."""
     measure: bool = False
     """Whether each party works out its share of the regret."""
+    watch: bool = False
+    """Whether the server says how large the embeddings are that arrive."""
 
     def transform(self, rate: Scalar) -> optax.GradientTransformation:
         """The step rule of a party whose learning rate is ``rate``."""

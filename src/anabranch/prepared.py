@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ from anabranch.activation import Activation, Mask
 from anabranch.checks import whole
 from anabranch.chunks import Chunk, empty_chunk, read_chunks
 from anabranch.delays import LONGEST, Delay, read_delay
+from anabranch.drifts import Detect, Watch
 from anabranch.errors import ConfigError, Diverged, ModelError, nearest
 from anabranch.keys import SEEDS
 from anabranch.late import LEARNINGS, LateChunks, Lateness, Learning
@@ -80,13 +81,16 @@ class Prepared:
     tally: Tally
     lateness: Lateness | None
     """None where labels come at once."""
+    watch: Watch | None
+    """None where nothing is watched for drift."""
     rounds: int | None
     """How many were asked for."""
     settings: dict[str, Any]
 
     def result(self, **rest: Any) -> Result:
         """The result of what the tally has; ``rest`` is what only the one who played it knows."""
-        return self.tally.result(settings=self.settings, **rest)
+        detections = None if self.watch is None else self.watch.detections
+        return self.tally.result(settings=self.settings, detections=detections, **rest)
 
     def finish(self, result: Result) -> Result:
         """The result of a run that came to its end, with why that was before the last round.
@@ -120,6 +124,7 @@ def prepare(
     report_every: int | None,
     label_delay: int | Delay = 0,
     label_learning: Learning = "fresh",
+    detect: Detect | None = None,
     keep_errors: bool = False,
     chunk: int = CHUNK,
 ) -> Prepared:
@@ -138,6 +143,9 @@ def prepare(
         _check_kind(name, value, kind)
     seed = whole("seed", seed, 0, SEEDS - 1)
     chunk = whole("chunk", chunk, 1)
+    if detect is not None:
+        _check_kind("detect", detect, Detect)
+        chunk = detect.every if detect.reacts else chunk
     rounds = None if rounds is None else whole("rounds", rounds, 1, 2**31 - 1)
     if rounds is None and stream.endless:
         raise ConfigError("rounds: this stream is endless, so say how many rounds to train")
@@ -155,6 +163,9 @@ def prepare(
             "the clients none; measure with client_window=True, or without measure_regret"
         )
     rule = Rule(jax.tree.map(np.asarray, update), optimiser, read_wire_dtype(wire_dtype, dtype), bool(measure_regret))
+    if detect is not None:
+        _check_reaction(detect, rule)
+        rule = rule._replace(watch="embedding" in detect.watch)
     # A record of activations may be shorter than the stream: one sample more is read to see whether it is.
     limit = activation.rounds if rounds is None else None
     nothing = empty_chunk(chunk, sum(stream.widths), dtype)
@@ -173,6 +184,7 @@ def prepare(
         decide=decide if lateness is None else _decided,
         tally=Tally(layout, update, rule, keep_errors, every, lateness, chunk),
         lateness=lateness,
+        watch=None if detect is None else Watch(detect, len(model.clients), seed),
         rounds=rounds,
         settings={
             "model": _describe_model(model, layout, classes),
@@ -186,8 +198,30 @@ def prepare(
             "wire_dtype": wire_dtype,
             "measure_regret": rule.measure,
             **late,
+            **({} if detect is None else {"detect": asdict(detect)}),
         },
     )
+
+
+def _check_reaction(detect: Detect, rule: Rule) -> None:
+    """Whether what follows a detection can be done."""
+    if detect.on_drift == "boost" and rule.optimiser is not None:
+        raise ConfigError(
+            "detect: on_drift 'boost' multiplies learning rates, but learning_rate is an Optax transformation, which "
+            "has rates of its own: give a number as learning_rate"
+        )
+    if detect.on_drift == "reset":
+        some = jnp.zeros(1)
+        if rule.update.init_memory(some) is not None or rule.update.init_window(some, server=True) is None:
+            raise ConfigError(
+                f"detect: on_drift 'reset' empties windows of gradients, and the update {type(rule.update).__name__} "
+                "keeps none: take DLR with a window of 2 or more, or on_drift 'boost'"
+            )
+        if rule.measure:
+            raise ConfigError(
+                "measure_regret: the regret is that of windows which nothing empties: measure with on_drift 'report' "
+                "or 'boost', or without detect"
+            )
 
 
 def _decided(begun: int, rounds: Chunk) -> Mask:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.drifts import Detection
 from anabranch.late import LateLabels
 from anabranch.metrics import Curve
 from anabranch.models import SplitModel
@@ -53,6 +54,8 @@ class Result:
     """Loss, gradients and regret as the run went on, with ``measure_regret=True``."""
     late_labels: LateLabels | None = None
     """What the delay came to, with ``label_delay``."""
+    detections: list[Detection] | None = field(default=None, repr=False)
+    """Where drift was noticed, with ``detect``."""
     _measure: Callable[[], ClientTimes] | None = field(default=None, repr=False)
 
     @property
@@ -113,6 +116,7 @@ class Result:
             "megabytes": self.traffic.total / MB,
             "regret": None if self.regret is None else _describe(self.regret),
             "late_labels": None if self.late_labels is None else _describe(self.late_labels),
+            "detections": None if self.detections is None else [each._asdict() for each in self.detections],
             "client_seconds": _number(self.client_seconds),
             "client_seconds_how": "each client's functions, jitted apart, timed once and multiplied out",
             "seconds": self.seconds,

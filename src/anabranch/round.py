@@ -71,6 +71,8 @@ def play_round(
 
     # 3. The server predicts, pushes its gradient on its window, and steps.
     server, outcome = server_step(rule, server, embeddings, label, rates[0], t)
+    if rule.watch:
+        outcome = outcome._replace(sizes=_sizes(layout, rule.update.newest(embeddings, t).astype(x.dtype)))
 
     # 4. It returns the partial derivatives v_m to the activated clients only.
     # 5. Each activated client pushes its gradient and steps; each passive client pushes 0 and does not step. (Where
@@ -117,6 +119,17 @@ def init_federation(layout: Sequence[Group], rule: Rule, rates: Float[Array, " M
     return Federation(init_server(rule, model.server, jnp.zeros(width, dtype), rates[0]), clients)
 
 
+def emptied(layout: Sequence[Group], rule: Rule, federation: Federation) -> Federation:
+    """The federation with every party's window of gradients as it was before round 0."""
+    model = trained_model(layout, federation)
+    unused = jnp.zeros(len(model.clients) + 1, model_dtype(model))
+    server, clients = init_federation(layout, rule, unused, model)
+    return Federation(
+        federation.server._replace(window=server.window),
+        tuple(old._replace(window=new.window) for old, new in zip(federation.clients, clients, strict=True)),
+    )
+
+
 def measured(federation: Federation) -> Measures | None:
     """What the parties have measured in the last round, added up; None where they measure nothing."""
     gauges = [party.gauge for party in (federation.server, *federation.clients)]
@@ -160,6 +173,11 @@ def join(parts: Sequence[Array]) -> Array:
     """The inverse of `split`: (size, .., width) for each group, side by side along the last axis."""
     rows = [jnp.moveaxis(part, 0, -2) for part in parts]
     return jnp.concatenate([row.reshape((*row.shape[:-2], -1)) for row in rows], axis=-1)
+
+
+def _sizes(layout: Sequence[Group], embeddings: Float[Array, " e"]) -> Float[Array, " M"]:
+    """The root mean square of each client's embedding."""
+    return jnp.concatenate([jnp.sqrt((part**2).mean(axis=-1)) for part in split(layout, embeddings, "embedding")])
 
 
 def _for_each(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -32,6 +32,7 @@ from anabranch.config import (
     SlrUpdate,
     TableStream,
 )
+from anabranch.drifts import Detect
 from anabranch.errors import ConfigError, DataError, ModelError
 from anabranch.models import SplitModel
 from anabranch.result import Result
@@ -76,6 +77,7 @@ def build(config: Config) -> Plan:
         "wire_dtype": config.wire_dtype,
         "report_every": config.report_every,
         "measure_regret": config.measure_regret,
+        "detect": None if config.detect is None else Detect(**config.detect.model_dump()),
     }
     model = _build_model(config, stream)
     try:

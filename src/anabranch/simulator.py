@@ -7,9 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+
 from anabranch.activation import Activation, Full
 from anabranch.chunks import Chunk
 from anabranch.delays import Delay
+from anabranch.drifts import Detect
 from anabranch.errors import ConfigError, Interrupted
 from anabranch.interrupt import Interruptible
 from anabranch.late import Learning
@@ -19,7 +22,6 @@ from anabranch.prepared import CHUNK, LearningRate, Prepared, prepare
 from anabranch.result import Result
 from anabranch.round import trained_model
 from anabranch.streams.base import Stream
-from anabranch.tally import Tally
 from anabranch.timing import measure_client_times
 from anabranch.updates import DLR, Update
 
@@ -47,6 +49,7 @@ def simulate(
     measure_regret: bool = False,
     label_delay: int | Delay = 0,
     label_learning: Learning = "fresh",
+    detect: Detect | None = None,
     report_every: int | None = None,
     chunk: int = CHUNK,
     progress: Callable[[Progress], None] | None = None,
@@ -72,6 +75,8 @@ def simulate(
             Errors are those of the predictions made when the events happened.
         label_learning: "fresh": when a label arrives, the round is as ever, with embeddings at today's parameters;
             "stored": the server learns from the embeddings that it predicted from. Not with `SLR`.
+        detect: what is watched for drift, and what follows a detection; see `Detect`. Where something follows, the run
+            visits Python after every ``detect.every`` samples instead of ``chunk``.
         report_every: a point of the curve after so many rounds; by default a twentieth of ``rounds``, at most 20,000.
         chunk: rounds between two visits to Python. It changes the speed and never what is learnt.
         progress: called after each chunk with how far the run is.
@@ -116,6 +121,7 @@ def simulate(
         measure_regret=measure_regret,
         label_delay=label_delay,
         label_learning=label_learning,
+        detect=detect,
         report_every=report_every,
         keep_errors=keep_errors,
         chunk=chunk,
@@ -155,16 +161,18 @@ def _train(
     """Plays every chunk. While the compiled loop works on one, the next is made and the one before is counted."""
     samples: Chunk | None = first
     pending: Played | None = None
+    reacts = run.watch is not None and run.watch.detect.reacts
     begun, interrupted = 0, False
     error: Exception | None = None
     while samples is not None and not ctrl_c.pressed:
         try:  # a person's own activation, stream or progress may fail: the rounds before are kept
             active = run.decide(begun, samples)
-            playing = loop.play(samples, active, begun)
+            playing = loop.play(samples, active, begun, 1.0 if run.watch is None else run.watch.factor)
             begun += samples.rows
-            counted, pending = pending, playing
-            if counted is not None:
-                _count(run.tally, counted, progress)
+            counted, pending = (playing, None) if reacts else (pending, playing)
+            drifted = counted is not None and _count(run, counted, progress)
+            if drifted and run.watch is not None and run.watch.detect.on_drift == "reset":
+                loop.reset()
             if run.tally.trouble:
                 break
             with ctrl_c.at_once():
@@ -176,14 +184,18 @@ def _train(
             error = problem
             break
     if pending is not None and not run.tally.trouble:
-        _count(run.tally, pending, progress if error is None else None)
+        _count(run, pending, progress if error is None else None)
     return _Ending(interrupted, error)
 
 
-def _count(tally: Tally, played: Played, progress: Callable[[Progress], None] | None) -> None:
-    tally.add(played)
+def _count(run: Prepared, played: Played, progress: Callable[[Progress], None] | None) -> bool:
+    """Counts a chunk that was played; whether drift was noticed in it."""
+    errors = run.tally.add(played)
+    sizes = None if played.sizes is None else np.asarray(played.sizes)[: len(errors)]
+    drifted = run.watch is not None and run.watch.add(errors, sizes)
     if progress is not None:
-        progress(Progress(tally.rounds, tally.run_time_error))
+        progress(Progress(run.tally.rounds, run.tally.run_time_error))
+    return drifted
 
 
 def _finish(run: Prepared, result: Result, ending: _Ending) -> Result:

@@ -56,8 +56,8 @@ class Tally:
         self.trouble: str | None = None
         """What stopped being finite, one of `TROUBLES`; no round after that is to be added."""
 
-    def add(self, played: Played) -> None:
-        """Waits for the compiled loop to finish the chunk, then adds its rounds."""
+    def add(self, played: Played) -> NDArray[np.bool_]:
+        """Waits for the compiled loop to finish the chunk, then adds its rounds; returns their 0/1 errors."""
         predictions, trouble = np.asarray(played.predictions), int(played.trouble)
         self.trouble = TROUBLES[trouble] if trouble else None
         rounds = int(played.done) - (trouble != 0)
@@ -73,6 +73,7 @@ class Tally:
         if self._kept is not None:
             self._kept[0].append(errors)
             self._kept[1].append(predictions[:rounds])
+        return errors
 
     @property
     def rounds(self) -> int:

@@ -102,6 +102,10 @@ def replay(config: Config) -> Replay:
             "measure_regret: needs the gradients of passive clients, which a federation does not have: simulate it "
             "('anabranch run')"
         )
+    if config.detect is not None:
+        raise ConfigError(
+            "detect: drift is noticed in simulations, and not yet in a federation: simulate it ('anabranch run')"
+        )
     plan = runner.build(config)
     return Replay(config, plan, _prepare(plan), len(plan.model.clients))
 
