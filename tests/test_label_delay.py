@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch import prepared
+from anabranch import prepared, runner
+from anabranch.configfile import load
 from anabranch.delays import Delay, FixedDelay, GeometricDelay, UniformDelay
+from anabranch.sweep.batched import run_batched
+from anabranch.sweep.data import with_data
+from anabranch.sweep.trial import run_trial
 from anabranch.traffic import MB
 from problems import bits, run, small_problem
+from small_runs import write_rooms
 from test_simulate import Failing, Wrong, spoil_feature, three_clients
 
 CHUNKS = (1, 7, 32)
@@ -254,3 +259,55 @@ def test_a_delay_for_which_memory_does_not_suffice_is_refused_at_once(learning, 
         ab.simulate(model, endless, label_delay=999_999, label_learning=learning)
     problem = small_problem()
     assert run(problem, label_delay=999_999, label_learning=learning, rounds=60).rounds == 60  # no more wait than come
+
+
+# In a configuration
+
+
+@pytest.mark.parametrize(
+    ("given", "delay"),
+    [
+        ("7", 7),
+        ("{name = 'uniform', most = 9}", UniformDelay(0, 9)),
+        ("{name = 'uniform', least = 3, most = 9}", UniformDelay(3, 9)),
+        ("{name = 'geometric', mean = 6.0}", GeometricDelay(6)),
+    ],
+)
+def test_a_configuration_says_how_late_labels_come(tmp_path, given, delay):
+    rooms = write_rooms(tmp_path)
+    config = load(rooms, [f"label_delay={given}", "label_learning=stored", "rounds=60"])
+    (tmp_path / "again.toml").write_text(config.to_toml())
+    assert load(tmp_path / "again.toml") == config
+    options = runner.build(config).options
+    assert (options["label_delay"], options["label_learning"]) == (delay, "stored")
+    assert "late, stored" in config.title()
+    assert load(rooms).title() == load(rooms, ["label_delay=0"]).title()
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["nan", "-1", "2.5", "true", "'7'", "{name = 'geometric', mean = -1}", "{name = 'geometric', mean = inf}",
+     "{name = 'uniform', most = 9, leest = 3}", "{name = 'normal', mean = 9}", "{mean = 9}"],
+)  # fmt: skip
+def test_a_configuration_of_another_delay_is_refused(given):
+    with pytest.raises(ab.ConfigError, match=r"label_delay is .*, but it must be a whole number of rounds"):
+        load("imnist", [f"label_delay={given}"])
+
+
+def test_a_configuration_whose_numbers_do_not_fit_one_another_is_refused(tmp_path):
+    config = load(write_rooms(tmp_path), ["label_delay={name = 'uniform', least = 5, most = 2}"])
+    with pytest.raises(ab.ConfigError, match="label_delay UniformDelay: most is 2: must be a whole number from 5"):
+        runner.build(config)
+
+
+def test_a_trial_with_late_labels_runs_beside_a_batch(tmp_path):
+    rooms = write_rooms(tmp_path)
+    trials = with_data([load(rooms, ["rounds=60", *late]) for late in ([], ["label_delay=9"])])
+    assert trials[0].key != trials[1].key
+    begun = []
+    attempts = {each.key: each for each in run_batched(trials, begun=begun.append)}
+    timings = ("cpu_seconds", "wall_seconds", "rounds_per_second")
+    for trial in trials:
+        record, alone = attempts[trial.key].record, run_trial(trial)
+        assert {**record, **dict.fromkeys(timings)} == {**alone, **dict.fromkeys(timings)}
+    assert begun == [1, 1]

@@ -3,8 +3,8 @@
 # ruff: noqa: F401
 from anabranch import models, streams
 from anabranch.activation import Activation, Event, Fixed, Full, Random, Recorded
-from anabranch.drifts import Detect
 from anabranch.delays import Delay, GeometricDelay, UniformDelay
+from anabranch.drifts import Detect
 from anabranch.errors import AnabranchError, ConfigError, DataError, Diverged, Interrupted, ModelError, OutputError
 from anabranch.models import SplitModel
 from anabranch.online import OnlineVFL

@@ -233,6 +233,21 @@ class RecordedActivation(Section):
     path: Text = Field(description="a file of zeros and ones, one row a round and one column a client (.csv or .npy)")
 
 
+class UniformLabelDelay(Section):
+    """Labels that come between so many events later and so many."""
+
+    name: Literal["uniform"]
+    least: int = Field(default=0, ge=0)
+    most: int = Field(ge=0, lt=2**31)
+
+
+class GeometricLabelDelay(Section):
+    """Labels that come in each round with the same probability."""
+
+    name: Literal["geometric"]
+    mean: Rate
+
+
 class Config(Section):
     """A whole run.
 
@@ -252,6 +267,12 @@ class Config(Section):
     )
     report_every: int | None = Field(default=None, ge=1, description="a whole number of rounds of 1 or more")
     measure_regret: bool = Field(default=False, description="true or false")
+    label_delay: Annotated[int, Field(ge=0, lt=2**31)] | UniformLabelDelay | GeometricLabelDelay = Field(
+        default=0,
+        description='a whole number of rounds from 0 to 2,147,483,647, {name = "uniform", least = 0, most = 100} or '
+        '{name = "geometric", mean = 50}, with numbers of 0 or more',
+    )
+    label_learning: Literal["fresh", "stored"] = Field(default="fresh", description='"fresh" or "stored"')
     model: Annotated[ImnistModel | PhysicsModel | MlpModel | LinearModel, Field(discriminator="name")]
     stream: Annotated[ImnistStream | PhysicsStream | TableStream, Field(discriminator="name")]
     drift: Drift | None = None
@@ -279,7 +300,11 @@ class Config(Section):
         path = None if isinstance(self.stream, ImnistStream) else self.stream.path
         stream = Path(path).name if path else self.stream.name
         drift = f", drift every {self.drift.every} rounds" if self.drift else ""
-        return " · ".join((_words(self.update), _words(self.activation), stream + drift))
+        late = () if self.label_delay == 0 else (f"labels {self._late()} late, {self.label_learning}",)
+        return " · ".join((_words(self.update), _words(self.activation), stream + drift, *late))
+
+    def _late(self) -> str:
+        return _words(self.label_delay) if isinstance(self.label_delay, Section) else f"{self.label_delay:,}"
 
 
 KINDS: dict[str, tuple[type[Section], ...]] = {

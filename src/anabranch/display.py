@@ -101,7 +101,8 @@ class Reporter(Live):
         parts = [f"{of} rounds"]
         if seconds > 0 and rounds > 0:
             parts.append(f"{rounds / seconds:,.0f}/s")
-        parts.append(f"error {progress.run_time_error:.4f}")
+        if progress.rounds:  # none yet, where the first labels are still to come
+            parts.append(f"error {progress.run_time_error:.4f}")
         if seconds > 0 and rounds > 0 and self._rounds:
             parts.append(f"{duration((self._rounds - progress.rounds) * seconds / rounds)} left")
         return " · ".join(parts)
@@ -156,6 +157,9 @@ def _totals(result: Result) -> Table:
         ("rounds a second", f"{result.rounds_per_second:,.0f}", seconds),
         *drift,
     )
+    if (late := result.late_labels) is not None:
+        more = f"at most {late.longest_delay:,}; {_mb(int(late.prediction_bytes.sum()))} MB more up, for predictions"
+        rows = (*rows, ("labels late", f"{late.mean_delay:,.1f}", f"events, on average; {more}"))
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)

@@ -19,6 +19,7 @@ from anabranch.config import (
     EventActivation,
     FixedActivation,
     FullActivation,
+    GeometricLabelDelay,
     ImnistModel,
     ImnistStream,
     LinearModel,
@@ -31,7 +32,9 @@ from anabranch.config import (
     Scale,
     SlrUpdate,
     TableStream,
+    UniformLabelDelay,
 )
+from anabranch.delays import Delay, GeometricDelay, UniformDelay
 from anabranch.drifts import Detect
 from anabranch.errors import ConfigError, DataError, ModelError
 from anabranch.models import SplitModel
@@ -77,6 +80,8 @@ def build(config: Config) -> Plan:
         "wire_dtype": config.wire_dtype,
         "report_every": config.report_every,
         "measure_regret": config.measure_regret,
+        "label_delay": _build_delay(config),
+        "label_learning": config.label_learning,
         "detect": None if config.detect is None else Detect(**config.detect.model_dump()),
     }
     model = _build_model(config, stream)
@@ -232,6 +237,16 @@ def _build_update(config: Config) -> Update:
             return SLR(window)
         case dlr:
             return DLR(dlr.window, dlr.decay, client_window=dlr.client_window)
+
+
+def _build_delay(config: Config) -> int | Delay:
+    match config.label_delay:
+        case UniformLabelDelay(least=least, most=most):
+            return UniformDelay(least, most)
+        case GeometricLabelDelay(mean=mean):
+            return GeometricDelay(mean)
+        case rounds:
+            return rounds
 
 
 def _build_activation(config: Config, clients: int) -> tuple[Activation, dict[str, Any] | None]:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 from anabranch.batch import Batch, Feed, Seen, most_together, played, shape
 from anabranch.prepared import prepare
-from anabranch.sweep.parallel import Attempt, failed
+from anabranch.result import versions
+from anabranch.sweep.parallel import Attempt, attempt, failed
 from anabranch.sweep.trial import Trial, plan_of, record_of
 
 
@@ -18,6 +19,8 @@ def run_batched(
     trials: Sequence[Trial], most: int | None = None, begun: Callable[[int], None] = lambda jobs: None
 ) -> Generator[Attempt]:
     """Runs every trial in this process, and yields what came of each as soon as it is known.
+
+    A trial whose labels come late runs by itself: a batch has no rounds in another order than events.
 
     Records are those of `anabranch.sweep.trial.run_trial`, up to what batched products round otherwise. The seconds on
     the clock are those since the batch began, and a trial has an equal share of the processor's.
@@ -29,6 +32,10 @@ def run_batched(
     """
     waiting: dict[Hashable, list[_Member]] = {}
     for trial in trials:
+        if trial.config.label_delay != 0:
+            begun(1)
+            yield attempt(trial, versions())
+            continue
         try:
             with _quiet():
                 member = _Member(trial)

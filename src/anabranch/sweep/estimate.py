@@ -15,6 +15,8 @@ ROUND_SECONDS = {"OGD": 42e-6, "DLR": 63e-6, "SLR": 15.5e-6}
 for each round of its window. Other models are taken to need as much."""
 REGRET_FACTOR = 2.6
 """So many times as long a round takes where the regret is measured."""
+LATE_FACTOR = 1.4
+"""So many times as long a round takes where labels come late, since each event is predicted by itself."""
 ROWS = {"susy": 5_000_000, "higgs": 11_000_000}
 """Of the streams that end, and whose end is known."""
 TABLE_ROWS = 100_000
@@ -37,6 +39,8 @@ def estimated_seconds(config: Config) -> float:
             seconds = ROUND_SECONDS[update.name]
     if config.measure_regret:
         seconds *= REGRET_FACTOR
+    if config.label_delay != 0:
+        seconds *= LATE_FACTOR
     return START_SECONDS + seconds * (config.rounds or ROWS.get(config.stream.name, TABLE_ROWS))
 
 
