@@ -1,4 +1,4 @@
-"""The command line, but for what makes a round of the paper's experiments long: model and SLR's window are small."""
+"""The command line, but for what makes the paper's experiments long: model, images, SLR's window and grids are small."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from typing import Any
 
 from anabranch.cli import main
 from anabranch.config import Config
-from anabranch.experiments import study
+from anabranch.experiments import main_table, study
 
 WINDOW, EMBEDDING = 2, 16
+POOL = 4
+"""49 pixels an image."""
+RATES = (0.1, 0.01)
+"""That methods are tuned on."""
 
 
 class Study(study.Study):
@@ -17,11 +21,13 @@ class Study(study.Study):
     def config(self, problem: study.Problem, method: study.Method, **options: Any) -> Config:
         if problem.name == "imnist":
             small = {"name": "mlp", "clients": problem.clients or 4, "hidden": (), "embedding": EMBEDDING, "server": ()}
-            options = {"model": small} | options
+            options = {"model": small, "stream": {"name": "imnist", "pool": POOL}} | options
         return super().config(problem, method, **options)
 
 
 if __name__ == "__main__":
     study.Study = Study
+    study.Problem.learning_rates = RATES
+    main_table.COMMON_RATES = main_table.COMMON_RATES[:1]
     study.UPDATES["SLR"]["window"] = WINDOW
     main()

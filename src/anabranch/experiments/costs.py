@@ -56,6 +56,10 @@ def _kind(config: Config) -> str:
 
 def _time(config: Config) -> dict[str, list[float]]:
     from anabranch import runner
+    from anabranch.prepared import prepare
+    from anabranch.timing import measure_client_times
 
-    encode, step = runner.run(config.model_copy(update={"rounds": 1, "report_every": None})).client_times
+    plan = runner.build(config)
+    run = prepare(plan.model, plan.stream, **plan.options)
+    encode, step = measure_client_times(plan.model, run.layout, run.rule._replace(measure=False))
     return {"encode": encode.tolist(), "step": step.tolist()}
