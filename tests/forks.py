@@ -136,7 +136,10 @@ def _serve(orders: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    from anabranch import display  # noqa: F401  # what a party imports when it begins
+    import pandas  # noqa: F401  # what a party imports when it begins
+    import uvloop  # noqa: F401
+
+    from anabranch import display  # noqa: F401
     from anabranch.cli import main
     from anabranch.net import logs, serve  # noqa: F401
 
