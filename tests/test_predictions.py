@@ -37,17 +37,22 @@ TOKEN = "0123456789abcdef0123"
 
 
 def run(
-    folder: Path, main: Callable[..., Awaitable[None]], settings: Predictions, *, away: bool = False, **more: Any
+    folder: Path,
+    main: Callable[..., Awaitable[None]],
+    settings: Predictions,
+    *,
+    away: bool = False,
+    names: Names | None = None,
 ) -> None:
     """A test that is given the server, the port of its predictions and the broker's URL, once all rounds are played."""
     write_tables(folder)
 
     async def play() -> None:
         async with LocalBroker(folder / "broker") as broker:
-            server = server_of(folder, broker.url, **more)
+            server = server_of(folder, broker.url)
             clients = [client_of(folder, broker.url, index) for index in (1, 2)]
             running = [asyncio.ensure_future(party.run()) for party in (server, *clients)]
-            async with predicting(server, settings, Metrics(server)) as port:
+            async with predicting(server, settings, Metrics(server), names) as port:
                 await until(lambda: server.conversation.rounds == ROUNDS, "all rounds")
                 if away:
                     clients[0].leave()
@@ -210,9 +215,6 @@ def test_https_where_who_asks_needs_a_certificate(tmp_path: Path) -> None:
 
 def test_by_an_entity_and_over_nats(tmp_path: Path) -> None:
     """The server makes the name of the event; who asks does not need the key."""
-    key = tmp_path / "entity.key"
-    key.write_bytes(bytes(32))
-    key.chmod(0o600)
 
     async def main(server: ServerParty, port: int | None, url: str) -> None:
         assert port is None
@@ -235,7 +237,7 @@ def test_by_an_entity_and_over_nats(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="which takes part"):
             await ask_nats(Credentials((url,), "test", "bank", 1), {"event": "a"})
 
-    run(tmp_path, main, Predictions(askers=True, entity_key=str(key)))
+    run(tmp_path, main, Predictions(askers=True), names=Names(bytes(32)))
 
 
 def test_nobody_answers(tmp_path: Path) -> None:

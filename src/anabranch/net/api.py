@@ -26,6 +26,7 @@ from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
 from anabranch.net.labels import Event, LabelOf, labels_of
 from anabranch.net.metrics import LOOPBACK
+from anabranch.net.predictions import Predictor
 from anabranch.net.running import LearningRate, Running, rule_of, seconds
 from anabranch.net.server import ServerParty
 from anabranch.net.tables import event_name
@@ -163,6 +164,7 @@ class Server(Running[Round]):
         assert isinstance(party, _TellingServer)
         party.told = self._played
         self._party = party
+        self._predictor = Predictor(party)
 
     @property
     def party(self) -> ServerParty:
@@ -177,6 +179,18 @@ class Server(Running[Round]):
     def totals(self) -> Ledger:
         """What all rounds come to: errors, activations, who was missing, bytes."""
         return self._party.ledger
+
+    async def predict(self, event: Event) -> dict[str, Any]:
+        """What is predicted for an event now, while the server takes part; nothing changes by it.
+
+        Returns:
+            ``prediction``, ``probabilities``, ``round``, ``answered``, ``replaced`` and ``milliseconds``; see
+            `anabranch.net.predictions.Predictor`.
+
+        Raises:
+            NoPredictionError: where there is none; it says why.
+        """
+        return await self._predictor({"event": event_name(event)})
 
     def end(self) -> None:
         """No event follows: the rounds that are open are played, and the clients are told that they may go."""

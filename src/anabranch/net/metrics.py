@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import wraps
@@ -22,6 +23,7 @@ from prometheus_client.registry import Collector
 from anabranch.errors import ConfigError
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import read_certificates
+from anabranch.net.predictions import Predictor
 from anabranch.net.server import ServerParty
 from anabranch.protocol.missing import HOW
 
@@ -58,6 +60,7 @@ class Metrics(Collector):
         self.party = party
         self.registry = CollectorRegistry()
         self._begun = time.monotonic()
+        self._predictor: Predictor | None = None
         self._names = party.link.credentials.clients
         certificate = party.link.credentials.certificate
         ends = None if certificate is None else read_certificates(certificate)[0].not_valid_after_utc
@@ -76,6 +79,12 @@ class Metrics(Collector):
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(f"{PREFIX}_{name}", text, labels, registry=self.registry, buckets=BUCKETS)
+
+    def watch(self, predictor: Predictor) -> None:
+        """Counts and times the server's predictions too."""
+        self._predictor = predictor
+        text = "From a question to its prediction, at the server."
+        predictor.on_answer = self._histogram("prediction_seconds", text).observe
 
     def text(self) -> bytes:
         """All of them, as Prometheus reads them."""
@@ -136,7 +145,22 @@ class Metrics(Collector):
         yield _gauge("rounds_in_flight", "Rounds that are open.", talk.opened - talk.rounds)
         yield _gauge("run_time_error", "Mean error of the last 20,000 rounds, from 0 to 1.", ledger.run_time_error)
         yield _gauge("accumulated_error", "Mean error of all rounds, from 0 to 1.", ledger.error_rate)
+        if party.watch is not None:
+            found = Counter((each.what, self._client(each.client)) for each in party.watch.detections)
+            text = "Changes that a drift detector has noticed, those before this process too."
+            yield _counter("drifts", text, {key: float(n) for key, n in found.items()}, "what", "client")
         yield _gauge("round_log_bytes", "Of the round log on the disk.", party.log_bytes)
+        if party.late is not None:
+            waiting = party.late.waiting
+            yield _gauge("waiting_events", "Events that were predicted and wait for their labels.", len(waiting))
+            counts = {(what.replace(" ", "_"),): float(n) for what, n in waiting.counts.items()}
+            yield _counter("late_labels", "What became of events and of labels that come after them.", counts, "what")
+        if self._predictor is not None:
+            outcomes = {
+                ("answered",): float(self._predictor.answered),
+                ("refused",): float(self._predictor.refused),
+            }
+            yield _counter("predictions", "Questions for predictions.", outcomes, "outcome")
         activations = {(name,): float(n) for name, n in zip(names, ledger.activations, strict=True)}
         yield _counter("activations", "Rounds in which a client was activated.", activations, "client")
         missing = dict(zip(names, ledger.missing, strict=True))

@@ -12,17 +12,20 @@ from anabranch.net.metrics import Metrics
 from anabranch.net.partyfile import Predictions
 from anabranch.net.predictions import Predictor
 from anabranch.net.server import ServerParty
-from anabranch.sources.names import Names, read_key
+from anabranch.sources.names import Names
 
 
 @asynccontextmanager
-async def predicting(party: ServerParty, settings: Predictions, metrics: Metrics) -> AsyncIterator[int | None]:
+async def predicting(
+    party: ServerParty, settings: Predictions, metrics: Metrics, names: Names | None = None
+) -> AsyncIterator[int | None]:
     """While it is entered, a server that is not running yet answers questions once it runs.
 
     Args:
         party: the server.
         settings: of its file.
         metrics: of the server.
+        names: makes an event's name of an entity and a time, where events are of entities.
 
     Returns:
         The port; None where HTTP is not wanted.
@@ -32,8 +35,8 @@ async def predicting(party: ServerParty, settings: Predictions, metrics: Metrics
     """
     if settings.port is None and not settings.askers:
         raise ConfigError("predictions: nobody can ask: give a port, or askers = true")
-    names = None if settings.entity_key is None else Names(read_key(Path(settings.entity_key)))
     predictor = Predictor(party, names)
+    metrics.watch(predictor)
     if settings.askers:
         party.link.answer = predictor.answer_json
     async with AsyncExitStack() as stack:

@@ -56,8 +56,8 @@ class Predictor:
         """The answer to a question.
 
         Args:
-            question: ``{"event": NAME}``, or ``{"entity": ID}``, which may have a ``"time"`` (ISO 8601, with its
-                offset from UTC); it is now where it has none.
+            question: ``{"event": NAME}``, a text (or the ``bytes`` of a name on the wire), or ``{"entity": ID}``,
+                which may have a ``"time"`` (ISO 8601, with its offset from UTC); without one it is now.
 
         Returns:
             ``prediction`` (the class), ``probabilities`` (of each class), ``round`` (how many are in the model),
@@ -121,7 +121,8 @@ class Predictor:
         if given == ["event"]:
             if question.get("time") is not None:
                 raise NoPredictionError("a time goes with an entity, and this question has an event", WRONG)
-            return event_name(_text(question, "event"))
+            event = question["event"]
+            return event if isinstance(event, bytes) else event_name(_text(question, "event"))
         if self._names is None:
             raise NoPredictionError("this federation has no entity key: ask by an event's name", WRONG)
         entity = _text(question, "entity")

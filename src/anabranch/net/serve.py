@@ -126,7 +126,9 @@ async def _run(
             if isinstance(settings, partyfile.ServerFile) and settings.predictions is not None:
                 assert isinstance(party, ServerParty)
                 of = Metrics(party)
-                await beside.enter_async_context(predicting(party, settings.predictions, of))
+                labels = settings.labels
+                names = None if isinstance(labels, partyfile.Labels) else labels.names_of_events()
+                await beside.enter_async_context(predicting(party, settings.predictions, of, names))
             await beside.enter_async_context(serving(of, settings.metrics, settings.metrics_host))
             stop = await party.run()
         if not isinstance(settings, partyfile.PartyFile):  # the model of a run is made of all its parties' later

@@ -41,7 +41,9 @@ def server_status(party: ServerParty, started: float) -> dict[str, Any]:
         "accumulated_error": _number(ledger.error_rate),
         "seconds": round(time.monotonic() - started, 3),
         "waiting_for": party.waiting_for,
+        "drifts": None if party.watch is None else len(party.watch.detections),
         "clients": clients,
+        "labels": None if party.late is None else {"waiting": len(party.late.waiting), **party.late.waiting.counts},
         **_common(party),
     }
 

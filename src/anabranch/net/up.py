@@ -362,8 +362,12 @@ def collect(
         "max_delay": [each["max_delay"] for each in status.get("clients", ())],
         "wire": [dict(zip(WIRE, each, strict=True)) for each in status.get("bytes", ())],
         "notes": status.get("notes", {}),
+        "labels": status.get("labels"),  # what became of those that came late; None where none does
     }
     settings = {**run.prepared.settings, "federation": federation}
+    watch = run.prepared.watch
+    if watch is not None and found is not None and "watch" in found.state:
+        watch.restore(found.state["watch"])
     return Result(
         model=SplitModel(bottoms, top),
         rounds=ledger.rounds,
@@ -372,6 +376,7 @@ def collect(
         curve=ledger.curve(),
         activation_rate=ledger.activations / max(ledger.rounds, 1),
         traffic=ledger.traffic,
+        detections=None if watch is None else watch.detections,
         seconds=seconds,
         compile_seconds=0.0,
         settings=settings,
