@@ -11,8 +11,11 @@ import optax
 import pytest
 
 import anabranch as ab
-from anabranch.drifts import Detect, Watch
+from anabranch.configfile import load
+from anabranch.drifts import Detect, Detection, Watch
+from anabranch.net import assemble
 from problems import bits
+from real_federations import RealFederation, same, simulate, write_run
 
 RNG = np.random.default_rng(0)
 CHANGE = 3000
@@ -217,3 +220,42 @@ def test_what_cannot_follow_is_refused():
         simulated(reset, measure_regret=True)
     with pytest.raises(ab.ConfigError, match="detect is the class Detect: make one of it"):
         simulated(Detect)
+
+
+def test_rounds_that_were_not_predicted_lie_between():
+    watch = Watch(Detect(), clients=2, seed=0)
+    watch.add(RISING, numbers=range(2, 12_002, 2))
+    assert [each.round for each in watch.detections] == [2 * each.round for each in watched(Detect()).detections]
+
+
+def test_a_checkpoint_keeps_what_was_noticed():
+    watch, other = watched(Detect()), Watch(Detect(), clients=2, seed=0)
+    other.restore(json.loads(json.dumps(watch.state())))
+    assert (other.detections, other.rounds) == (watch.detections, 6000)
+    assert str(other.detections[0]).startswith("error, from 0.1")
+    assert str(Detection(3, "embedding", 2, 0.5, None)) == "embedding of client 2"
+
+
+def test_a_federation_notices_what_the_simulator_does(tmp_path):
+    """And says so in its status, its log and its result."""
+    detect = {"watch": ["error", "embedding"], "options": {"delta": 0.01}}
+    run = write_run(tmp_path / "data", clients=2, rounds=1500, detect=detect)
+    with RealFederation(tmp_path / "fed", run) as federation:
+        federation.start(*federation.names)
+        assert federation.wait() == [0] * 3
+        result, status, log = federation.result(), federation.status(), federation.log("server")
+    expected = simulate(run)
+    same(result, expected)
+    noticed = [(each.round, each.what, each.client) for each in expected.detections]
+    assert [(each.round, each.what, each.client) for each in result.detections] == noticed != []
+    for one, other in zip(result.detections, expected.detections, strict=True):
+        assert (one.before, one.after) == pytest.approx((other.before, other.after), rel=1e-4)
+    assert status["drifts"] == len(noticed)
+    for each in result.detections:
+        assert f"drift was noticed: {each}" in log
+
+
+def test_a_federation_can_only_report(tmp_path):
+    run = write_run(tmp_path, rounds=10, detect={"on_drift": "reset"})
+    with pytest.raises(ab.ConfigError, match=r'detect.on_drift is "reset", but a federation can only report'):
+        assemble.replay(load(run))

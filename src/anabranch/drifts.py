@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -32,6 +32,12 @@ class Detection(NamedTuple):
     detection."""
     after: float | None
     """The mean of what it keeps, or None where it does not say."""
+
+    def __str__(self) -> str:
+        """Such as ``'embedding of client 2, from 0.31 to 0.57'``."""
+        whose = "" if self.client is None else f" of client {self.client}"
+        means = "" if self.before is None or self.after is None else f", from {self.before:.4g} to {self.after:.4g}"
+        return f"{self.what}{whose}{means}"
 
 
 @dataclass(frozen=True)
@@ -138,26 +144,46 @@ class Watch:
         embeddings = range(clients) if "embedding" in detect.watch else ()
         self._embeddings = [_Watched(detect.make(seed)) for _ in embeddings]
 
-    def add(self, errors: NDArray[np.bool_], embeddings: NDArray[np.floating[Any]] | None = None) -> bool:
+    def add(
+        self,
+        errors: NDArray[np.bool_],
+        embeddings: NDArray[np.floating[Any]] | None = None,
+        numbers: Sequence[int] | None = None,
+    ) -> bool:
         """Some consecutive rounds' errors (n,), and the sizes of their embeddings (n, M) where those are watched.
+
+        Args:
+            errors: the 0/1 errors.
+            embeddings: their sizes.
+            numbers: after how many rounds each of them was, where others lie between; by default none does.
 
         Returns:
             Whether drift was noticed in them.
         """
         noticed: list[Detection] = []
+        number = range(self.rounds + 1, self.rounds + len(errors) + 1) if numbers is None else numbers
         if self._error is not None:
-            for i, before, after in self._error.add(errors.tolist()):
-                if after is None or before is None or after > before:
-                    noticed.append(Detection(self.rounds + i + 1, "error", None, before, after))
+            for i, before, now in self._error.add(errors.tolist()):
+                if now is None or before is None or now > before:
+                    noticed.append(Detection(number[i], "error", None, before, now))
         if embeddings is not None:
             for m, watched in enumerate(self._embeddings):
                 found = watched.add(embeddings[:, m].tolist())
-                noticed += [Detection(self.rounds + i + 1, "embedding", m + 1, *means) for i, *means in found]
+                noticed += [Detection(number[i], "embedding", m + 1, *means) for i, *means in found]
         self.rounds += len(errors)
         self.detections += sorted(noticed, key=lambda each: each.round)
         if noticed and self.detect.on_drift == "boost":
             self._boosted_until = self.rounds + self.detect.boost_rounds
         return bool(noticed)
+
+    def state(self) -> dict[str, Any]:
+        """JSON values for a checkpoint. What the detectors hold is not in it: they begin anew."""
+        return {"rounds": self.rounds, "detections": [list(each) for each in self.detections]}
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.rounds = values["rounds"]
+        self.detections = [Detection(*each) for each in values["detections"]]
 
     @property
     def factor(self) -> float:

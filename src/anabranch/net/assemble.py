@@ -20,6 +20,7 @@ from anabranch.activation import Activation, Fixed, Full, Random
 from anabranch.chunks import Chunk
 from anabranch.compute import ClientCompute, Rate, ServerCompute
 from anabranch.config import Config
+from anabranch.drifts import Watch
 from anabranch.errors import ConfigError
 from anabranch.models import SplitModel
 from anabranch.net.client import ClientParty
@@ -102,9 +103,10 @@ def replay(config: Config) -> Replay:
             "measure_regret: needs the gradients of passive clients, which a federation does not have: simulate it "
             "('anabranch run')"
         )
-    if config.detect is not None:
+    if config.detect is not None and config.detect.on_drift != "report":
         raise ConfigError(
-            "detect: drift is noticed in simulations, and not yet in a federation: simulate it ('anabranch run')"
+            f'detect.on_drift is "{config.detect.on_drift}", but a federation can only report drift that it notices: '
+            "set it to \"report\", or simulate it ('anabranch run')"
         )
     plan = runner.build(config)
     return Replay(config, plan, _prepare(plan), len(plan.model.clients))
@@ -136,6 +138,7 @@ def server_party(replay: Replay, credentials: Credentials, folder: Path, pace: P
         choose=chooser(replay.plan.options["activation"], replay.config.seed, replay.clients),
         report_every=prepared.tally.report_every,
         late=_waiting_room(replay, folder),
+        watch=prepared.watch,
     )
 
 
@@ -187,6 +190,7 @@ def make_server(
     report_every: int = 1000,
     coalesce: float = math.inf,
     late: WaitingRoom | None = None,
+    watch: Watch | None = None,
     kind: type[ServerParty] = ServerParty,
 ) -> ServerParty:
     """A server, its programs compiled.
@@ -231,6 +235,7 @@ def make_server(
         checkpoint_every=pace.checkpoint_every,
         durable=pace.durable,
         late=late,
+        watch=watch,
     )
     compute.warm_up()
     return party

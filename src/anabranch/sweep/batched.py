@@ -20,7 +20,8 @@ def run_batched(
 ) -> Generator[Attempt]:
     """Runs every trial in this process, and yields what came of each as soon as it is known.
 
-    A trial whose labels come late runs by itself: a batch has no rounds in another order than events.
+    A trial whose labels come late runs by itself: a batch has no rounds in another order than events. So does one that
+    is watched for drift, since what follows a detection is its own.
 
     Records are those of `anabranch.sweep.trial.run_trial`, up to what batched products round otherwise. The seconds on
     the clock are those since the batch began, and a trial has an equal share of the processor's.
@@ -32,7 +33,7 @@ def run_batched(
     """
     waiting: dict[Hashable, list[_Member]] = {}
     for trial in trials:
-        if trial.config.label_delay != 0:
+        if trial.config.label_delay != 0 or trial.config.detect is not None:
             begun(1)
             yield attempt(trial, versions())
             continue
