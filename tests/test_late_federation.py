@@ -1,0 +1,35 @@
+"""Real processes whose labels come late, killed now and then: what waits is on their disks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from real_federations import SERVER, RealFederation, same, simulate, wait_for, write_run
+
+ROUNDS = 900
+
+
+@pytest.mark.parametrize("learning", ["fresh", "stored"])
+def test_nothing_that_waits_for_its_label_is_lost(tmp_path: Path, learning: str) -> None:
+    delay = {"name": "uniform", "least": 0, "most": 60}
+    run = write_run(tmp_path / "data", clients=2, rounds=ROUNDS, label_delay=delay, label_learning=learning)
+    with RealFederation(tmp_path / "fed", run, checkpoint_every=100) as federation:
+        federation.start(*federation.names)
+        for victims in ([SERVER], ["client-1"], ["client-2", SERVER]):
+            federation.wait_for_rounds(federation.rounds + 100)
+            federation.kill(*victims)
+            federation.start(*victims)
+        federation.wait_for_rounds(federation.rounds + 100)
+        federation.broker.kill()
+        federation.start_broker()
+        assert federation.rounds < ROUNDS, "the run was over before the last was killed"
+        assert federation.wait() == [0, 0, 0]
+        assert "Traceback" not in "".join(map(federation.log, federation.names))
+        labels = wait_for(lambda: federation.status().get("labels"), "what became of the labels")
+        result = federation.result()
+    assert labels == {"waiting": 0, "happened": ROUNDS, "labelled": ROUNDS, "learnt": ROUNDS} | dict.fromkeys(
+        ("early", "duplicate", "unknown", "expired", "expired label", "crowded out"), 0
+    )
+    same(result, simulate(run))
