@@ -352,3 +352,60 @@ def test_a_folder_has_one_user_and_one_model(tmp_path: Path) -> None:
     run(main, tmp_path)
     with pytest.raises(CheckpointError, match="was made with other settings"):
         server("nats://127.0.0.1:1", tmp_path, update=ab.OGD())
+
+
+def test_labels_that_come_after_their_events(tmp_path: Path) -> None:
+    """A client tells of events; their labels come later, in another order, one twice and one of no event at all."""
+    labels: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+
+    async def coming() -> AsyncIterator[tuple[str, int]]:
+        while True:
+            yield await labels.get()
+
+    async def happening() -> AsyncIterator[str]:
+        for name in NAMES[:20]:
+            yield name
+
+    async def main(url: str) -> None:
+        told = client(url, tmp_path, 1, events=happening(), activation=lambda t, x: False)
+        asked = client(url, tmp_path, 2, activation=lambda t, x: False)
+        both = asyncio.gather(steps(told), steps(asked))
+        async with server(url, tmp_path, labels=coming(), late="fresh") as serving:
+            rounds = aiter(serving)
+            first = asyncio.ensure_future(anext(rounds))
+            while len(serving.party.late.waiting) < 20:
+                assert not first.done(), "no label has come"
+                await asyncio.sleep(0.01)
+            order = np.random.default_rng(0).permutation(20)
+            for i in order:
+                labels.put_nowait((NAMES[i], int(Y[i])))
+            labels.put_nowait((NAMES[0], int(Y[0])))
+            labels.put_nowait((NAMES[30], 1))
+            seen = [await first, *[await anext(rounds) for _ in range(19)]]
+            assert [each.event for each in seen] == [event_name(NAMES[i]) for i in order]
+            assert [each.label for each in seen] == Y[order].tolist()
+            assert all(each.prediction in (0, 1) for each in seen)
+            assert all(each.activated == ("bank",) for each in seen)
+            while not serving.party.late.waiting.counts["early"]:
+                await asyncio.sleep(0.01)
+            serving.end()
+            assert [each async for each in rounds] == []
+            counts = serving.party.late.waiting.counts
+            assert (counts["learnt"], counts["duplicate"], counts["early"]) == (20, 1, 1)
+        assert [len(each) for each in await both] == [20, 0]
+
+    run(main, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"late": "frehs"}, "Did you mean 'fresh'"),
+        ({"late": "fresh"}, "with late it is an async iterable"),
+        ({"late": "stored", "update": ab.SLR(3)}, "SLR evaluates past samples again"),
+        ({"events": []}, "events is for labels that come late"),
+    ],
+)
+def test_late_labels_that_do_not_go_together(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ab.AnabranchError, match=said):
+        server("nats://127.0.0.1:1", tmp_path, **options)

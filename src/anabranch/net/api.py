@@ -18,24 +18,27 @@ from numpy.typing import ArrayLike, NDArray
 from anabranch.activation import Activation, Fixed, Full
 from anabranch.checks import whole
 from anabranch.compute import ClientCompute, Pending
-from anabranch.errors import ConfigError, DataError
+from anabranch.errors import ConfigError, DataError, nearest
 from anabranch.keys import SEEDS
+from anabranch.late import LEARNINGS
 from anabranch.models import output_width
-from anabranch.net.assemble import Pace, chooser, decider, make_client, make_server
+from anabranch.net.assemble import WAITING, Pace, chooser, decider, make_client, make_server
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
-from anabranch.net.labels import Event, LabelOf, labels_of
+from anabranch.net.labels import Event, LabelOf, Labels, LateLabels, labels_of
 from anabranch.net.metrics import LOOPBACK
 from anabranch.net.predictions import Predictor
 from anabranch.net.running import LearningRate, Running, rule_of, seconds
 from anabranch.net.server import ServerParty
 from anabranch.net.tables import event_name
+from anabranch.net.waitingroom import WaitingRoom
 from anabranch.protocol.actions import Played
 from anabranch.protocol.client import Decide
 from anabranch.protocol.ledger import Ledger
 from anabranch.protocol.missing import HOW
 from anabranch.protocol.seat import Expected
 from anabranch.store import locked
+from anabranch.store.waiting import Waiting
 from anabranch.updates import Update
 
 
@@ -75,6 +78,12 @@ class Server(Running[Round]):
             process, and what was played before is passed over. An async iterable likewise, but it goes on by itself:
             `rounds` says how many were played. A function of an event returns its label, or None where there is none:
             a round is opened for each event that a client tells of, until `end`.
+        late: ``"fresh"`` or ``"stored"`` where labels come after their events. Then ``labels`` is an async iterable of
+            ``(event, label)`` in any order, and events are those that clients tell of, and those of ``events``. See
+            docs/late-labels.md.
+        events: with ``late``, names of events as they happen.
+        expiry: with ``late``, seconds for which an event waits for its label.
+        most_waiting: with ``late``, how many events wait at most.
         update: such as ``ab.DLR(10, 0.95)``; that of all parties.
         learning_rate: of the server, or an Optax transformation.
         learning_rate_power: ``η_t = η (t + 1)^(−power)``
@@ -104,6 +113,10 @@ class Server(Running[Round]):
         model: eqx.Module,
         clients: Sequence[Expected],
         labels: Iterable[tuple[Event, int]] | AsyncIterable[tuple[Event, int]] | LabelOf,
+        late: str | None = None,
+        events: AsyncIterable[Event] | None = None,
+        expiry: float = 30 * 86400.0,
+        most_waiting: int = 100_000,
         update: Update | None = None,
         learning_rate: LearningRate = 0.003,
         learning_rate_power: float = 0.0,
@@ -132,8 +145,12 @@ class Server(Running[Round]):
         """The clients' names."""
         rule, rate = rule_of(model, update, learning_rate, learning_rate_power, wire_dtype)
         classes = output_width(model, sum(each.width for each in clients), "server", "elements of all embeddings")
-        self._samples = labels_of(labels, classes)
-        if self._samples.told and rule.update.rows is not None:
+        self._samples: Labels = (
+            labels_of(labels, classes) if late is None else _late_labels(labels, events, late, rule.update, classes)
+        )
+        if late is None and events is not None:
+            raise ConfigError("events is for labels that come late: say how they are learnt from (late)")
+        if late is None and self._samples.told and rule.update.rows is not None:
             raise ConfigError(
                 "labels is a function, so rounds begin with what clients tell of, which SLR cannot: its window of "
                 "samples is that of the server's order. Give the events with their labels, or use another update"
@@ -156,6 +173,7 @@ class Server(Running[Round]):
                 ),
                 choose=chooser(activation, whole("seed", seed, 0, SEEDS - 1), len(clients)),
                 coalesce=seconds("coalesce", coalesce) if self._samples.told else math.inf,
+                late=self._room(late, expiry, most_waiting),
                 kind=_TellingServer,
             )
         except BaseException:
@@ -179,6 +197,16 @@ class Server(Running[Round]):
     def totals(self) -> Ledger:
         """What all rounds come to: errors, activations, who was missing, bytes."""
         return self._party.ledger
+
+    def _room(self, late: str | None, expiry: float, most: int) -> WaitingRoom | None:
+        """Where labels come late."""
+        if not isinstance(self._samples, LateLabels):
+            return None
+        if isinstance(expiry, bool) or not isinstance(expiry, int | float) or not 0 < expiry < math.inf:
+            raise ConfigError(f"expiry is {expiry!r}, but it is a number of seconds above 0")
+        waiting = Waiting(self._folder / WAITING, most=whole("most_waiting", most, 1), expiry=expiry)
+        self._stack.callback(self._samples.close)
+        return WaitingRoom(waiting, self._samples, stored=late == "stored")
 
     async def predict(self, event: Event) -> dict[str, Any]:
         """What is predicted for an event now, while the server takes part; nothing changes by it.
@@ -301,6 +329,17 @@ class Client(Running[Step]):
     @property
     def party(self) -> ClientParty:
         return self._party
+
+
+def _late_labels(labels: Any, events: Any, late: str, update: Update, classes: int) -> LateLabels:
+    if late not in LEARNINGS:
+        raise ConfigError(f"late is {late!r}, but it is 'fresh' or 'stored'.{nearest(str(late), LEARNINGS)}")
+    if late == "stored" and update.rows is not None:
+        raise ConfigError("late is 'stored', but SLR evaluates past samples again at today's parameters: take 'fresh'")
+    for name, given in (("labels", labels), ("events", events)):
+        if not isinstance(given, AsyncIterable) and not (name == "events" and given is None):
+            raise ConfigError(f"{name} is {given!r:.60}, but with late it is an async iterable")
+    return LateLabels(labels, events, classes)
 
 
 class _TellingServer(ServerParty):

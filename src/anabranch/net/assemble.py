@@ -25,6 +25,7 @@ from anabranch.errors import ConfigError
 from anabranch.models import SplitModel
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
+from anabranch.net.inputs import LazyInputs
 from anabranch.net.replay import Decider, ReplayFeatures, ReplayHappenings, ReplaySamples
 from anabranch.net.server import Samples, ServerParty
 from anabranch.net.waitingroom import WaitingRoom
@@ -274,7 +275,7 @@ def make_client(
         pace: how many rounds are answered in one call, and how often it checkpoints.
         schema: the digest of its features.
         events: the names of the events that activate it; None where it is asked only.
-        inputs: keeps the features of events whose labels come late.
+        inputs: keeps the features of events whose labels come late; None is in the folder, where there are any.
         kind: of party.
         compute: of compute.
 
@@ -282,6 +283,7 @@ def make_client(
         ConfigError, CheckpointError: where the folder's state does not fit.
     """
     computes = compute(rule, model, features, rate, pace.in_flight)
+    inputs = LazyInputs(folder / INPUTS) if inputs is None else inputs
     terms = terms_of(credentials.federation, clients, rule)
     conversation = ClientConversation(terms, credentials.index, schema, computes, look, decide, _session, inputs)
     party = kind(conversation, credentials, folder, events=events, checkpoint_every=pace.checkpoint_every)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from anabranch.errors import ConfigError, DataError
 from anabranch.net.tables import event_name
+from anabranch.net.waitingroom import Happening
 
 Event: TypeAlias = str | bytes
 """An event's name; a text is what `anabranch.net.event_name` makes of it."""
@@ -126,6 +127,66 @@ class _Told(Labels):
 
     async def more(self) -> None:
         await self._ended.wait()
+
+
+class LateLabels(Labels):
+    """Labels of events that happened before, and the events, where they do not come from the clients alone.
+
+    Args:
+        labels: each with its event's name, in any order.
+        events: as they happen; None where clients tell of them.
+        classes: how many the model tells apart.
+    """
+
+    told = True
+
+    def __init__(
+        self, labels: AsyncIterable[tuple[Event, int]], events: AsyncIterable[Event] | None, classes: int
+    ) -> None:
+        super().__init__(classes)
+        sources: list[AsyncIterator[Any]] = [aiter(labels), *([] if events is None else [aiter(events)])]
+        self._next: dict[int, asyncio.Future[Any]] = {}
+        """The next item of each source that has not ended: the labels' is 0, the events' 1."""
+        self._sources = dict(enumerate(sources))
+        self._here: deque[Happening] = deque()
+        self._ended = asyncio.Event()
+
+    @property
+    def over(self) -> bool:
+        return not self._here and (self._over or not self._sources)
+
+    def end(self) -> None:
+        super().end()
+        self._ended.set()
+
+    def take(self, n: int) -> list[Any]:
+        return [self._here.popleft() for _ in range(min(n, len(self._here)))]
+
+    async def more(self) -> None:
+        for which, source in self._sources.items():
+            if which not in self._next:
+                self._next[which] = asyncio.ensure_future(anext(source, None))
+        ended = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait({ended, *self._next.values()}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+        for which in [which for which, coming in self._next.items() if coming.done()]:
+            item = self._next.pop(which).result()
+            if item is None:
+                del self._sources[which]
+            elif which:
+                self._here.append(Happening(event_name(item)))
+            else:
+                self._here.append(Happening(*self._checked(item)))
+
+    def go_on(self, *taken: int) -> None:
+        """Nothing: the sources go on by themselves."""
+
+    def close(self) -> None:
+        """Waits for nothing any more."""
+        for coming in self._next.values():
+            coming.cancel()
 
 
 def labels_of(labels: Any, classes: int) -> Labels:

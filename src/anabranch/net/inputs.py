@@ -1,0 +1,41 @@
+"""A client's kept features, in a file that is made when there is something to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from anabranch.sources.kept import KeptInputs
+
+MOST = 100_000
+"""Events whose features are kept, where nothing else is said."""
+
+
+class LazyInputs:
+    """As `KeptInputs`, for a client that learns from its server whether labels come late.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._kept = KeptInputs(path, most=MOST) if path.exists() else None
+
+    def get(self, event: bytes) -> tuple[NDArray[Any], bool | None] | None:
+        """The features, and whether the event has activated the client; None where it is not kept."""
+        return None if self._kept is None else self._kept.get(event)
+
+    def put(self, event: bytes, x: NDArray[Any], activated: bool | None, number: int) -> None:
+        """Keeps an event's features."""
+        if self._kept is None:
+            self._kept = KeptInputs(self._path, most=MOST)
+        self._kept.put(event, x, activated, number)
+
+    def drop(self, events: Iterable[bytes]) -> None:
+        """Lets go of some events."""
+        if self._kept is not None:
+            self._kept.drop(events)
