@@ -14,6 +14,9 @@ import anabranch as ab
 from anabranch.configfile import load
 from anabranch.drifts import Detect, Detection, Watch
 from anabranch.net import assemble
+from anabranch.net.assemble import Pace
+from anabranch.net.credentials import Credentials
+from anabranch.net.metrics import Metrics
 from problems import bits
 from real_federations import RealFederation, same, simulate, write_run
 
@@ -253,6 +256,16 @@ def test_a_federation_notices_what_the_simulator_does(tmp_path):
     assert status["drifts"] == len(noticed)
     for each in result.detections:
         assert f"drift was noticed: {each}" in log
+
+
+def test_what_a_server_noticed_is_a_metric(tmp_path):
+    run = write_run(tmp_path, clients=2, rounds=10, detect={})
+    credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))
+    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", Pace())
+    party.watch.detections += [Detection(3, "error", None, 0.1, 0.2), *[Detection(5, "embedding", 2, 0.1, 0.2)] * 2]
+    lines = Metrics(party).text().decode().splitlines()
+    assert 'anabranch_drifts_total{client="",what="error"} 1.0' in lines
+    assert 'anabranch_drifts_total{client="shop",what="embedding"} 2.0' in lines
 
 
 def test_a_federation_can_only_report(tmp_path):
