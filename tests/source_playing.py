@@ -13,11 +13,11 @@ LONG = 60.0
 """Seconds after which a test that waits for something has failed."""
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
+def run(coroutine: Coroutine[Any, Any, T], seconds: float = LONG) -> T:
     """Its result; a test that hangs fails."""
 
     async def bounded() -> T:
-        return await asyncio.wait_for(coroutine, LONG)
+        return await asyncio.wait_for(coroutine, seconds)
 
     return asyncio.run(bounded())
 

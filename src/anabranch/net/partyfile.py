@@ -39,6 +39,8 @@ from anabranch.net.sourcefile import (
     JetStreamLabels,
     SqlFeatures,
     SqlLabels,
+    SqlSection,
+    absolute_url,
     kind_of,
 )
 from anabranch.protocol.missing import policy
@@ -50,7 +52,7 @@ PATHS = (
     ("run",),
     ("labels", "path", "entity_key", "connection"),
     ("features", "path", "entity_key", "connection"),
-    ("predictions", "token", "certificate", "key", "clients_ca", "entity_key"),
+    ("predictions", "token", "certificate", "key", "clients_ca"),
 )
 """The settings that name a file or a folder, relative to the party's file."""
 
@@ -174,7 +176,6 @@ class Predictions(Section):
     key: Text | None = Field(default=None, description="a file with the certificate's private key")
     clients_ca: Text | None = Field(default=None, description="a file: who asks needs a certificate signed by these")
     askers: bool = Field(default=False, description="true or false: whether the askers of 'keys init' may ask")
-    entity_key: Text | None = Field(default=None, description="the federation's entity key, as 'keys entity' makes it")
 
 
 class MlpTop(Section):
@@ -353,7 +354,10 @@ def _absolute(party: AnyFile, base: Path) -> AnyFile:
         held = getattr(party, key, None)
         if isinstance(held, Section):
             given = {name: value for name in rest if (value := getattr(held, name, None)) is not None}
-            changed[key] = held.model_copy(update={name: str(base / value) for name, value in given.items()})
+            update = {name: str(base / value) for name, value in given.items()}
+            if isinstance(held, SqlSection):
+                update["url"] = absolute_url(held.url, base)
+            changed[key] = held.model_copy(update=update)
         elif held is not None:
             changed[key] = str(base / held)
     return party.model_copy(update=changed)

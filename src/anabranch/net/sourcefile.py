@@ -180,6 +180,16 @@ SourcedFeatures = FileFeatures | SqlFeatures | JetStreamFeatures
 SourcedLabels = FileLabels | SqlLabels | JetStreamLabels
 
 
+def absolute_url(url: str, base: Path) -> str:
+    """A database's url, where the file of a SQLite one is relative to a folder.
+
+    >>> absolute_url("sqlite:///orders.db", Path("/bank")), absolute_url("postgresql://x/y", Path("/bank"))
+    ('sqlite:////bank/orders.db', 'postgresql://x/y')
+    """
+    begin = "sqlite:///"
+    return begin + str(base / url.removeprefix(begin)) if url.startswith(begin) else url
+
+
 def open_source(section: AnySource, columns: tuple[str, ...], party: Credentials, folder: Path) -> Source:
     """The source that a section describes, for these columns.
 

@@ -1,0 +1,283 @@
+"""Two worlds, with a real broker: sensors that sample at a time, and companies that look an entity up."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import sqlite3
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import nats
+import numpy as np
+import pytest
+import tomli_w
+
+from anabranch.errors import CheckpointError, ConfigError
+from anabranch.net import own, partyfile
+from anabranch.net.broker import LocalBroker
+from anabranch.net.client import ClientParty
+from anabranch.net.credentials import Credentials
+from anabranch.net.server import ServerParty
+from anabranch.sources.names import Names, read_key, write_key
+from source_playing import run
+
+UPDATE = {"name": "DLR", "window": 2, "decay": 0.5}
+SERVER_MODEL = {"name": "mlp", "hidden": [8], "classes": 2}
+CLIENT_MODEL = {"name": "mlp", "hidden": [8], "embedding": 4}
+
+
+class World:
+    """A folder with the parties' files and data."""
+
+    def __init__(self, folder: Path, clients: Sequence[str]) -> None:
+        self.folder, self.clients = folder, list(clients)
+        write_key(folder / "entity.key")
+        self.names = Names(read_key(folder / "entity.key"))
+        self._texts: dict[str, dict[str, Any]] = {}
+
+    def table(self, name: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+        with (self.folder / name).open("w", newline="") as file:
+            csv.writer(file).writerows([header, *rows])
+        return name
+
+    def server(self, labels: dict[str, Any], missing: Mapping[str, str] = MappingProxyType({}), **more: Any) -> None:
+        self._texts["server"] = {
+            "connection": "connection.toml", "folder": "state-server", "learning_rate": 0.1, "seed": 5,
+            "labels": {"entity_key": "entity.key", **labels}, "model": SERVER_MODEL, "update": UPDATE,
+            "clients": [{"name": name, "embedding": 4, "missing": missing.get(name, "wait")} for name in self.clients],
+        } | more  # fmt: skip
+
+    def client(self, name: str, features: dict[str, Any], activation: dict[str, Any], **more: Any) -> None:
+        self._texts[name] = {
+            "connection": "connection.toml", "folder": f"state-{name}", "learning_rate": 0.1, "seed": 5,
+            "clients": len(self.clients), "features": {"entity_key": "entity.key", **features}, "model": CLIENT_MODEL,
+            "update": UPDATE, "activation": activation,
+        } | more  # fmt: skip
+
+    def party(self, name: str, url: str) -> Any:
+        text = tomli_w.dumps(self._texts[name])
+        file = partyfile.check(tomllib.loads(text), self.folder / f"{name}.toml")
+        index = 0 if name == "server" else self.clients.index(name) + 1
+        party = Credentials((url,), "demo", name, index, clients=() if index else tuple(self.clients))
+        folder = Path(file.folder)
+        folder.mkdir(exist_ok=True)
+        return own.client_party(file, party, folder) if index else own.server_party(file, party, folder)  # type: ignore[arg-type]
+
+    def play(self, until: Any = None) -> tuple[ServerParty, list[ClientParty], bytes]:
+        """Plays it; ``until`` says when all are to leave. Also everything that was on the wire."""
+        heard = bytearray()
+
+        async def main() -> tuple[ServerParty, list[ClientParty], bytes]:
+            async with LocalBroker(self.folder / "broker") as broker:
+                spy = await nats.connect(broker.url)
+
+                async def hear(message: Any) -> None:
+                    heard.extend(message.subject.encode() + message.data)
+
+                await spy.subscribe(">", cb=hear)
+                server, *clients = parties = [self.party(name, broker.url) for name in ("server", *self.clients)]
+                running = [asyncio.ensure_future(party.run()) for party in parties]
+                while until is not None and not until(server) and not running[0].done():
+                    await asyncio.sleep(0.01)
+                if until is not None:
+                    for party in parties:
+                        party.leave()
+                await asyncio.gather(*running)
+                await spy.close()
+                return server, clients, bytes(heard)
+
+        return run(main(), 300.0)  # most of it is compiling
+
+
+def missed(server: ServerParty) -> list[int]:
+    """In how many rounds each client was replaced."""
+    return [sum(each.values()) - each["answered"] for each in server.ledger.missing]
+
+
+def lights(folder: Path) -> list[float]:
+    with (folder / "room1.csv").open() as file:
+        return [float(row["light"]) for row in csv.DictReader(file)]
+
+
+def companies(folder: Path, n: int = 150, **labels: Any) -> World:
+    """The bank's applications are events; the shop knows two of three customers; labels come at some later time."""
+    world = World(folder, ["bank", "shop"])
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(n, 2))
+    who = [f"customer-{i:03}" for i in range(n)]
+    with sqlite3.connect(folder / "bank.db") as database:
+        database.execute("CREATE TABLE applications (id INTEGER PRIMARY KEY, who TEXT, at INTEGER, amount REAL)")
+        rows = [(i, who[i], 1000 + i, x[i, 0]) for i in range(n)]
+        database.executemany("INSERT INTO applications VALUES (?, ?, ?, ?)", rows)
+    database.close()
+    with sqlite3.connect(folder / "shop.db") as database:
+        database.execute("CREATE TABLE customers (who TEXT PRIMARY KEY, changed INTEGER, spent REAL, kind TEXT)")
+        known = [(who[i], 10, x[i, 1], ["a", "b", "c"][i % 3]) for i in range(n) if i % 3]
+        database.executemany("INSERT INTO customers VALUES (?, ?, ?, ?)", known)
+    database.close()
+    y = (x[:, 0] > 0).astype(int)
+    order = rng.permutation(n)
+    known_at = sorted([(1000 + i + 30, who[i], 1000 + i, y[i]) for i in order], key=lambda row: row[0])
+    world.table("labels.csv", ["known", "who", "at", "default"], known_at)
+    world.server(
+        {
+            "source": "csv", "path": "labels.csv", "entity": "who", "time": "known", "event_time": "at",
+            "label": "default", "late": "fresh", **labels,
+        },
+        missing={"shop": "zero"},
+    )  # fmt: skip
+    world.client(
+        "bank",
+        {
+            "source": "sql", "url": "sqlite:///bank.db", "table": "applications", "entity": "who", "time": "at",
+            "id": "id", "follow": False, "columns": [{"name": "amount", "standardise": True}],
+        },
+        {"name": "OnEvent"},
+    )  # fmt: skip
+    world.client(
+        "shop",
+        {
+            "source": "sql", "url": "sqlite:///shop.db", "table": "customers", "entity": "who", "time": "changed",
+            "id": "who", "as_of": "now",
+            "columns": ["spent", {"name": "kind", "kind": "category", "values": ["a", "b"]}],
+        },
+        {"name": "Event", "threshold": 1e9},
+    )  # fmt: skip
+    return world
+
+
+def test_companies_look_an_entity_up_and_may_not_know_it(tmp_path: Path) -> None:
+    world = companies(tmp_path)
+    server, (bank, shop), wire = world.play()
+    assert server.conversation.rounds == 150
+    assert server.late is not None
+    assert {what: n for what, n in server.late.waiting.counts.items() if n and what != "early"} == {
+        "happened": 150, "labelled": 150, "learnt": 150,
+    }  # fmt: skip
+    totals = server.ledger
+    assert totals.activations.tolist() == [150, 0]
+    assert missed(server) == [0, 50]
+    assert b"customer" not in wire
+    assert len(wire) > 10_000
+    assert bank.conversation.activations == 150
+    assert shop.conversation.activations == 0
+
+
+def test_a_party_that_is_stopped_goes_on_and_loses_nothing(tmp_path: Path) -> None:
+    world = companies(tmp_path)
+    for reached in (40, 90, None):
+        until = None if reached is None else lambda server, reached=reached: server.conversation.rounds >= reached
+        server, _, _ = world.play(until)
+    assert server.conversation.rounds == 150
+    assert server.late is not None
+    counts = server.late.waiting.counts
+    assert (counts["happened"], counts["learnt"]) == (150, 150)
+
+
+def sensors(folder: Path, n: int = 120, **labels: Any) -> World:
+    """Two rooms report at times of their own, one when its light has moved; each label is of a time."""
+    world = World(folder, ["room1", "room2"])
+    rng = np.random.default_rng(3)
+    light = np.repeat(rng.choice([0.0, 1.0], size=n // 4), 4) + rng.normal(size=n) / 100
+    sound = rng.normal(size=n)
+    stamps = [f"2026/01/01,{i // 3600:02}:{i // 60 % 60:02}:{i % 60:02}".split(",") for i in range(n)]
+    world.table("room1.csv", ["Date", "Time", "light"], [[*stamps[i], light[i]] for i in range(n)])
+    world.table("room2.csv", ["at", "sound"], [[f"2026-01-01T00:{i // 60:02}:{i % 60:02}Z", sound[i]]
+                                               for i in range(0, n, 10)])  # fmt: skip
+    world.table("labels.csv", ["at", "present"], [[" ".join(stamps[i]), int(light[i] > 0.5)] for i in range(n)])
+    world.server({"source": "csv", "path": "labels.csv", "time": "at", "label": "present", "late": "fresh"} | labels)
+    world.client(
+        "room1",
+        {"source": "csv", "path": "room1.csv", "time": ["Date", "Time"],
+         "columns": [{"name": "light", "standardise": True}]},
+        {"name": "SendOnDelta", "threshold": 0.2},
+    )  # fmt: skip
+    world.client(
+        "room2",
+        {"source": "csv", "path": "room2.csv", "time": "at", "columns": ["sound"]},
+        {"name": "OnEvent"},
+    )
+    return world
+
+
+def test_sensors_sample_their_latest_reading_when_any_of_them_is_touched(tmp_path: Path) -> None:
+    world = sensors(tmp_path, expiry=2.0, coalesce=0.5)
+    light = lights(tmp_path)
+    moved, last = [], None
+    for i, value in enumerate(light):
+        if last is None or abs(value - last) > 0.2:
+            moved.append(i)
+            last = value
+    touched = {*moved, *range(0, 120, 10)}
+    server, clients, _ = world.play()
+    assert server.conversation.rounds == len(touched) < 80
+    assert missed(server) == [0, 0]
+    assert server.ledger.activations.tolist() == [len(moved), 12]
+    assert [client.conversation.activations for client in clients] == [len(moved), 12]
+    assert server.late is not None
+    assert server.late.waiting.counts["unknown"] == 120 - len(touched)  # labels of times at which nothing happened
+
+
+def test_a_round_may_begin_with_each_label(tmp_path: Path) -> None:
+    world = sensors(tmp_path)
+    world.server({"source": "csv", "path": "labels.csv", "time": "at", "label": "present"})
+    world.client(
+        "room1",
+        {"source": "csv", "path": "room1.csv", "time": ["Date", "Time"], "columns": ["light"]},
+        {"name": "Event", "threshold": 0.5},
+    )
+    for reached in (50, None):
+        until = None if reached is None else lambda server: server.conversation.rounds >= 50
+        server, _, _ = world.play(until)
+    assert server.conversation.rounds == 120
+    assert server.ledger.activations[0] == sum(each > 0.5 for each in lights(tmp_path))
+    assert server.ledger.activations[1] <= 12  # what is told of after its round is no activation
+    assert server.ledger.error_rate < 0.2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"features": {"source": "xlsx"}}, 'features.source is "xlsx", but it must be "csv" or "parquet" or "sql"'),
+        ({"features": {"speed": 0.0}}, "features.speed is 0.0, but it must be a number above 0"),
+        ({"features": {"time": None}}, "features.time is missing"),
+        ({"features": {"tme": "at"}}, "features: there is no setting 'tme'. Did you mean 'time'"),
+        ({"features": {"columns": []}}, r"features.columns is \[\], but it must be a list of columns"),
+        ({"features": {"columns": [{"name": "a", "kind": "date"}]}}, r'features.columns\[1\].kind is "date"'),
+        ({"features": {"columns": [{"nam": "a"}]}}, r"features.columns\[1\]: there is no setting 'nam'"),
+        ({"activation": {"name": "SendOnDelta"}}, "activation.threshold is missing"),
+        ({"activation": {"name": "SendOnDelta", "threshold": 1.0, "columns": ["b"]}}, "names 'b', which is no number"),
+        ({"features": {"columns": [{"name": "sound", "missing": "median"}]}}, "missing is 'median'"),
+        ({"features": {"columns": ["noise"]}}, "has no column 'noise'"),
+        ({"features": {"entity_key": "none.key"}}, "there is no such file: make one"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_wrong_says_where(tmp_path: Path, change: dict[str, dict[str, Any]], said: str) -> None:
+    world = sensors(tmp_path)
+    for section, values in change.items():
+        held = world._texts["room2"]
+        merged = held[section] | values if section == "features" else values
+        held[section] = {key: value for key, value in merged.items() if value is not None}
+    with pytest.raises(ConfigError, match=said):
+        world.party("room2", "nats://127.0.0.1:1")
+
+
+def test_features_of_a_plain_table_have_no_readings(tmp_path: Path) -> None:
+    world = sensors(tmp_path)
+    world._texts["room2"]["features"] = {"path": "room2.csv", "event": "at", "columns": ["sound"]}
+    with pytest.raises(ConfigError, match="OnEvent, which goes by readings as they happen: name a source"):
+        world.party("room2", "nats://127.0.0.1:1")
+
+
+def test_other_features_need_another_folder(tmp_path: Path) -> None:
+    world = sensors(tmp_path)
+    party = world.party("room2", "nats://127.0.0.1:1")
+    party._inputs.look(world.names.of("", 1_767_225_600_000_000))
+    run(party._source.close())
+    world._texts["room2"]["features"]["columns"] = [{"name": "sound", "missing": "zero"}]
+    with pytest.raises(CheckpointError, match="kept with other features"):
+        world.party("room2", "nats://127.0.0.1:1")
