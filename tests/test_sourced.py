@@ -236,7 +236,7 @@ def test_a_round_may_begin_with_each_label(tmp_path: Path) -> None:
     assert server.conversation.rounds == 120
     assert server.ledger.activations[0] == sum(each > 0.5 for each in lights(tmp_path))
     assert server.ledger.activations[1] <= 12  # what is told of after its round is no activation
-    assert server.ledger.error_rate < 0.2
+    assert server.ledger.error_rate < 0.35  # 0.4 by always saying the same
 
 
 @pytest.mark.parametrize(
