@@ -23,7 +23,10 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(
-    include=[f"anabranch.protocol.{name}" for name in ("server", "questions", "opened", "client", "seat", "missing")]
+    include=[
+        f"anabranch.protocol.{name}"
+        for name in ("server", "questions", "opened", "client", "samples", "seat", "missing")
+    ]
 ):
     from anabranch.protocol import messages as m
     from anabranch.protocol.actions import Note, Played, Predicted, Send, Stop

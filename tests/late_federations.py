@@ -10,7 +10,7 @@ import numpy as np
 import anabranch as ab
 from anabranch.compute import ClientCompute, Rate, ServerCompute
 from anabranch.protocol.actions import Predicted
-from anabranch.protocol.client import InputsInMemory
+from anabranch.protocol.inputs import InputsInMemory
 from anabranch.protocol.opened import Late, Stored
 from federations import Chaos, Setting, name
 from problems import bits

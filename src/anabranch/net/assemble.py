@@ -31,7 +31,8 @@ from anabranch.net.server import Samples, ServerParty
 from anabranch.net.waitingroom import WaitingRoom
 from anabranch.party import Rule
 from anabranch.prepared import Prepared, prepare
-from anabranch.protocol.client import LONG, ClientConversation, Decide, Inputs, Look
+from anabranch.protocol.client import LONG, ClientConversation, Decide, Look
+from anabranch.protocol.inputs import Inputs
 from anabranch.protocol.ledger import Ledger
 from anabranch.protocol.missing import Policy, Wait
 from anabranch.protocol.seat import Expected

@@ -7,9 +7,9 @@ round in which an event has activated it. When the derivative comes it pushes 0 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,45 +17,14 @@ from numpy.typing import NDArray
 from anabranch.compute import ClientCompute, Pending
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Send, Stop
+from anabranch.protocol.inputs import Inputs, InputsInMemory
+from anabranch.protocol.samples import SampleWindow
 from anabranch.protocol.terms import Terms, difference
 
 Look = Callable[[bytes], NDArray[Any] | None]
 """The client's features (d_m,) for an event; None where it has none."""
 Decide = Callable[[int, NDArray[Any]], bool]
 """Whether an event activates the client, given the number of the round and its features."""
-
-
-class Inputs(Protocol):
-    """The features of events that were predicted and whose labels come later, kept until they are learnt from."""
-
-    def get(self, event: bytes) -> tuple[NDArray[Any], bool | None] | None:
-        """The features (d_m,), and whether the event has activated the client; None where it is not kept."""
-
-    def put(self, event: bytes, x: NDArray[Any], activated: bool | None, number: int) -> None:
-        """Keeps an event's features, so that no death of the process loses them; what is kept already stays."""
-
-    def drop(self, events: Iterable[bytes]) -> None:
-        """Lets go of some events."""
-
-
-class InputsInMemory:
-    """As long as the process lives."""
-
-    def __init__(self) -> None:
-        self._held: dict[bytes, tuple[NDArray[Any], bool | None]] = {}
-
-    def get(self, event: bytes) -> tuple[NDArray[Any], bool | None] | None:
-        return self._held.get(event)
-
-    def put(self, event: bytes, x: NDArray[Any], activated: bool | None, number: int) -> None:
-        self._held.setdefault(event, (np.array(x), activated))
-
-    def drop(self, events: Iterable[bytes]) -> None:
-        for event in events:
-            self._held.pop(event, None)
-
-    def __len__(self) -> int:
-        return len(self._held)
 
 
 LATER = 100
@@ -141,10 +110,7 @@ class ClientConversation:
         self._gap_at: int | None = None
         """The last round in the parameters when something was lacking."""
         self._kept: dict[int, _Kept] = {}
-        self._events: dict[int, bytes] = {}
-        """Of the rounds that SLR's window of samples may still lack."""
-        self._remembered = m.NONE
-        """The last round whose features are in SLR's window of samples."""
+        self._samples = SampleWindow(compute, self._features)
         self._happened: dict[bytes, dict[int, Pending]] = {}
         """Events of its own whose derivative has not come, and what is kept of those that it has told the server of."""
         self._later: dict[bytes, None] = {}
@@ -279,7 +245,7 @@ class ClientConversation:
         ]
 
     def _recall(self, message: m.Recall) -> list[Action]:
-        self._events |= {message.first + i: event for i, event in enumerate(message.events)}
+        self._samples.recall(message.first, message.events)
         return []
 
     def _answer(self, queries: Sequence[m.Query]) -> list[Action]:
@@ -384,13 +350,13 @@ class ClientConversation:
             self._inputs.drop(gone)
 
     def _encode(self, asked: Sequence[_Asked]) -> list[Action]:
-        if not self._catch_up(asked[0].t):
+        if not self._samples.catch_up(asked[0].t):
             return self._gap(f"the samples before round {asked[0].t:,} are not known")
         rounds = tuple(each.t for each in asked)
         values, pending = self.compute.encode(np.array(rounds, np.int32), np.stack([each.x for each in asked]))
         activated = np.zeros(len(asked), bool)
         for i, (t, event, x, chosen) in enumerate(asked):
-            self._remember(t, event)
+            self._samples.push(t, event)
             kept = self._kept.get(t)
             told = event in self._happened or (kept is not None and kept.event == event)
             late = self._inputs.get(event)
@@ -410,30 +376,6 @@ class ClientConversation:
         held = kept.pending if same and kept is not None else self._happened.get(event, {})
         held.update(pending)
         self._kept[t] = _Kept(event, self._epoch, held)
-
-    def _catch_up(self, t: int) -> bool:
-        """Under SLR, makes the window of samples what it was before round ``t``; false where one is not known."""
-        rows = self.compute.rule.update.rows
-        if rows is None:
-            return True
-        first = max(0, t - rows + 1)
-        if self._remembered <= t:  # else newer samples have taken the places of older ones
-            first = max(first, self._remembered + 1)
-        for lacking in range(first, t):
-            event = self._events.get(lacking)
-            x = None if event is None else self._features(event)
-            if x is None:
-                return False
-            self.compute.encode(np.array([lacking], np.int32), x[None])
-            self._remembered = lacking
-        return True
-
-    def _remember(self, t: int, event: bytes) -> None:
-        """Under SLR, the sample of round ``t`` is the newest in the window."""
-        rows = self.compute.rule.update.rows
-        if rows is not None:
-            self._remembered, self._events[t] = t, event
-            self._events = {each: event for each, event in self._events.items() if each > t - rows}
 
     def _check_query(self, query: m.Query) -> str:
         n = len(query.events)
@@ -535,9 +477,9 @@ class ClientConversation:
             if message.applied[i] == self.applied and self._pending(message, i) is None:
                 t, event = message.rounds[i], message.events[i]
                 x = self._features(event)
-                if x is not None and self._catch_up(t):
+                if x is not None and self._samples.catch_up(t):
                     _, pending = self.compute.encode(np.array([t], np.int32), x[None])
-                    self._remember(t, event)
+                    self._samples.push(t, event)
                     self._hold(t, event, {self.applied: pending[0]})
 
     def _check(self, message: m.Derivatives) -> str:
@@ -587,7 +529,7 @@ class ClientConversation:
             "schema": self.schema,
             "applied": self.applied,
             "rounds": self.compute.rounds,
-            "remembered": self._remembered,
+            "remembered": self._samples.newest,
             "happened": [event.hex() for event in self._happened],
             "events": [[t, each.event.hex()] for t, each in self._kept.items()],
             "kept": [[t, applied] for t, applied in older],
@@ -606,7 +548,7 @@ class ClientConversation:
             raise ValueError(f"the schema of the features is {there} there and {self.schema} here")
         pending = self.compute.restore(arrays, values["rounds"])
         self.applied = self.safe = values["applied"]
-        self._remembered = values["remembered"]
+        self._samples.newest = values["remembered"]
         self._happened = {bytes.fromhex(event): {} for event in values["happened"]}
         for t, event in values["events"]:
             self._hold(t, bytes.fromhex(event), {})

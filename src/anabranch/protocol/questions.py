@@ -44,6 +44,8 @@ class _Question:
     replies: dict[int, _Reply] = field(default_factory=dict)
     unknown: set[int] = field(default_factory=set)
     """Who has no features for the event, or sent something that cannot be used."""
+    again: set[int] = field(default_factory=set)
+    """Who was asked again since a deadline passed, having replied with parameters that are too old."""
     overdue: bool = False
 
     @property
@@ -160,7 +162,10 @@ class Questions:
         if stale:
             text = f"client {client} replied with parameters of round {reply.applied:,}: a derivative was lost"
             actions += [Note("stale", text, client), *self._send_again(client, seat, reply.applied, now)]
-            actions += self._ask(client, [each for each in stale if not each.overdue])
+            anew = [each for each in stale if client not in each.again]
+            for each in anew:
+                each.again.add(client)
+            actions += self._ask(client, anew)
         return actions + self._conclude(touched)
 
     def due(self) -> float:
@@ -182,6 +187,7 @@ class Questions:
             actions += self._ask(client, [each for each in lacking if each.learns])
         for each in late:
             each.deadline, each.overdue = now + self._deadline, True
+            each.again.clear()
         return actions + self._conclude(late)
 
     def _ask(self, client: int, questions: Iterable[_Question]) -> list[Action]:

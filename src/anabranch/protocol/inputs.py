@@ -1,0 +1,42 @@
+"""What a client keeps of events whose labels come later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Inputs(Protocol):
+    """The features of events that were predicted and whose labels come later, kept until they are learnt from."""
+
+    def get(self, event: bytes) -> tuple[NDArray[Any], bool | None] | None:
+        """The features (d_m,), and whether the event has activated the client; None where it is not kept."""
+
+    def put(self, event: bytes, x: NDArray[Any], activated: bool | None, number: int) -> None:
+        """Keeps an event's features, so that no death of the process loses them; what is kept already stays."""
+
+    def drop(self, events: Iterable[bytes]) -> None:
+        """Lets go of some events."""
+
+
+class InputsInMemory:
+    """As long as the process lives."""
+
+    def __init__(self) -> None:
+        self._held: dict[bytes, tuple[NDArray[Any], bool | None]] = {}
+
+    def get(self, event: bytes) -> tuple[NDArray[Any], bool | None] | None:
+        return self._held.get(event)
+
+    def put(self, event: bytes, x: NDArray[Any], activated: bool | None, number: int) -> None:
+        self._held.setdefault(event, (np.array(x), activated))
+
+    def drop(self, events: Iterable[bytes]) -> None:
+        for event in events:
+            self._held.pop(event, None)
+
+    def __len__(self) -> int:
+        return len(self._held)
