@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import json
 import sqlite3
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
 from anabranch.net.server import ServerParty
 from anabranch.sources.names import Names, read_key, write_key
+from message_brokers import message_broker
 from source_playing import run
 
 UPDATE = {"name": "DLR", "window": 2, "decay": 0.5}
@@ -69,28 +71,28 @@ class World:
 
     def play(self, until: Any = None) -> tuple[ServerParty, list[ClientParty], bytes]:
         """Plays it; ``until`` says when all are to leave. Also everything that was on the wire."""
+        return run(self.played(until), 300.0)  # most of it is compiling
+
+    async def played(self, until: Any = None) -> tuple[ServerParty, list[ClientParty], bytes]:
+        """The same."""
         heard = bytearray()
+        async with LocalBroker(self.folder / "broker") as broker:
+            spy = await nats.connect(broker.url)
 
-        async def main() -> tuple[ServerParty, list[ClientParty], bytes]:
-            async with LocalBroker(self.folder / "broker") as broker:
-                spy = await nats.connect(broker.url)
+            async def hear(message: Any) -> None:
+                heard.extend(message.subject.encode() + message.data)
 
-                async def hear(message: Any) -> None:
-                    heard.extend(message.subject.encode() + message.data)
-
-                await spy.subscribe(">", cb=hear)
-                server, *clients = parties = [self.party(name, broker.url) for name in ("server", *self.clients)]
-                running = [asyncio.ensure_future(party.run()) for party in parties]
-                while until is not None and not until(server) and not running[0].done():
-                    await asyncio.sleep(0.01)
-                if until is not None:
-                    for party in parties:
-                        party.leave()
-                await asyncio.gather(*running)
-                await spy.close()
-                return server, clients, bytes(heard)
-
-        return run(main(), 300.0)  # most of it is compiling
+            await spy.subscribe(">", cb=hear)
+            server, *clients = parties = [self.party(name, broker.url) for name in ("server", *self.clients)]
+            running = [asyncio.ensure_future(party.run()) for party in parties]
+            while until is not None and not until(server) and not running[0].done():
+                await asyncio.sleep(0.01)
+            if until is not None:
+                for party in parties:
+                    party.leave()
+            await asyncio.gather(*running)
+            await spy.close()
+            return server, clients, bytes(heard)
 
 
 def missed(server: ServerParty) -> list[int]:
@@ -237,6 +239,38 @@ def test_a_round_may_begin_with_each_label(tmp_path: Path) -> None:
     assert server.ledger.activations[0] == sum(each > 0.5 for each in lights(tmp_path))
     assert server.ledger.activations[1] <= 12  # what is told of after its round is no activation
     assert server.ledger.error_rate < 0.35  # 0.4 by always saying the same
+
+
+def test_a_room_may_send_messages_that_are_acknowledged(tmp_path: Path) -> None:
+    world = sensors(tmp_path, expiry=2.0, coalesce=0.5)
+    with (tmp_path / "room2.csv").open() as file:
+        rows = list(csv.DictReader(file))
+
+    async def body(url: str, playing: asyncio.Future[Any]) -> None:
+        client = await nats.connect(url)
+        js = client.jetstream()
+        await js.add_stream(name="rooms", subjects=["rooms.>"])
+        for row in [*rows, {"at": "soon"}]:
+            await js.publish("rooms.2", json.dumps(row).encode())
+        await playing
+        async with asyncio.timeout(60):
+            while (await js.consumer_info("rooms", "demo-room2")).num_ack_pending:
+                await asyncio.sleep(0.01)
+        await client.close()
+
+    async def main() -> tuple[ServerParty, list[ClientParty], bytes]:
+        async with message_broker(tmp_path / "messages") as messages:
+            features = {"source": "jetstream", "url": messages.url, "stream": "rooms", "time": "at"}
+            world.client("room2", features | {"columns": ["sound"]}, {"name": "OnEvent"})
+            playing = asyncio.ensure_future(world.played())
+            await body(messages.url, playing)
+            return await playing
+
+    server, clients, _ = run(main(), 300.0)
+    assert server.ledger.activations[1] == 12
+    assert clients[1].conversation.activations == 12
+    assert missed(server) == [0, 0]
+    assert len((tmp_path / "state-room2" / "aside.jsonl").read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ class SourcedClient(ClientParty):
             stimulus.restore(found.state.get("stimulus", []))
 
     async def run(self) -> Stop:
-        await _patiently(self._source.begin, self._leaving, self.say)
         try:
+            await _patiently(self._source.begin, self._leaving, self.say)
             return await super().run()
         finally:
             await self._background.end()
@@ -79,6 +79,9 @@ class SourcedClient(ClientParty):
     async def _touching(self) -> AsyncIterator[bytes]:
         """The events that activate the client."""
         async for happening in self._source.readings():
+            if not self._stimulus.of_readings:  # it is read all the same: some sources know what they have read
+                await happening.safe()
+                continue
             x = self._inputs.look(happening.name)
             if x is None or not self._stimulus.touches(happening.reading, x):
                 await happening.safe()
@@ -200,8 +203,8 @@ class SourcedServer(ServerParty):
             self._samples.played = lambda event: self.conversation.training.round_of(event) is not None
 
     async def run(self) -> Stop:
-        await _patiently(self._source.begin, self._leaving, self.say)
         try:
+            await _patiently(self._source.begin, self._leaving, self.say)
             return await super().run()
         finally:
             samples = self._samples if self.late is None else self.late.source
