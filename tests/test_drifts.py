@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
 import optax
 import pytest
+from rich.console import Console
 
 import anabranch as ab
 from anabranch.configfile import load
+from anabranch.display import summary
 from anabranch.drifts import Detect, Detection, Watch
 from anabranch.net import assemble
 from anabranch.net.assemble import Pace
@@ -272,3 +277,26 @@ def test_a_federation_can_only_report(tmp_path):
     run = write_run(tmp_path, rounds=10, detect={"on_drift": "reset"})
     with pytest.raises(ab.ConfigError, match=r'detect.on_drift is "reset", but a federation can only report'):
         assemble.replay(load(run))
+
+
+def test_a_person_sees_how_often_and_where():
+    def shown(detections):
+        text = io.StringIO()
+        result = dataclasses.replace(
+            simulated(rounds=10), detections=detections, settings={"model": {"features": [2, 2]}}
+        )
+        summary(Console(file=text, width=200), result, "a run", tmp := Path("somewhere"))
+        assert f"{tmp}/" in text.getvalue()
+        return [line.rstrip() for line in text.getvalue().splitlines() if line.startswith("drift noticed")]
+
+    assert shown(None) == []
+    assert [line.split("  ")[-1] for line in shown([])] == ["nowhere"]
+    many = [Detection(1000, "error", None, 0.1, 0.2)] + [
+        Detection(t, "embedding", 2, 0.1, 0.2) for t in range(2000, 2005)
+    ]
+    (line,) = shown(many)
+    assert line.split()[2] == "6"
+    assert line.endswith(
+        "after round 1,000 (error), 2,000 (embedding of client 2), 2,001 (embedding of client 2), "
+        "2,002 (embedding of client 2), …"
+    )
