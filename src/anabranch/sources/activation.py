@@ -18,6 +18,9 @@ from anabranch.sources.features import is_missing
 class Stimulus(Protocol):
     """A rule of a client that has events of its own."""
 
+    of_readings: bool
+    """Whether a reading may activate the client; else none is looked at."""
+
     def touches(self, reading: Reading, x: NDArray[Any]) -> bool:
         """Whether a reading activates the client; ``x`` (d,) is its features."""
         ...
@@ -41,6 +44,8 @@ class OnEvent:
     >>> OnEvent().touches(Reading("x", 0, {}), np.zeros(1)), OnEvent().decide(0, np.zeros(1))
     (True, False)
     """
+
+    of_readings = True
 
     def touches(self, reading: Reading, x: NDArray[Any]) -> bool:
         """Yes."""
@@ -71,11 +76,11 @@ class ByRound:
     """
 
     def __init__(self, rule: Callable[[int, NDArray[Any]], bool], *, of_readings: bool = True) -> None:
-        self._rule, self._of_readings = rule, of_readings
+        self._rule, self.of_readings = rule, of_readings
 
     def touches(self, reading: Reading, x: NDArray[Any]) -> bool:
         """By the features."""
-        return self._of_readings and self._rule(0, x)
+        return self.of_readings and self._rule(0, x)
 
     def decide(self, t: int, x: NDArray[Any]) -> bool:
         """By the round and the features."""
@@ -107,6 +112,8 @@ class SendOnDelta:
     >>> [rule.touches(Reading("x", t, {"a": a}), np.zeros(1)) for t, a in enumerate([5, 5.5, 6, 6.5, 7, 5.9])]
     [True, False, False, True, False, False]
     """
+
+    of_readings = True
 
     def __init__(self, threshold: float | Sequence[float], columns: Sequence[str], entities: int = 1_000_000) -> None:
         self._columns = tuple(columns)
