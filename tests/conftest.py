@@ -7,6 +7,7 @@ take longest come first, so that no process is left with one of them when the ot
 import os
 import shutil
 import signal
+import sys
 import tempfile
 
 import pytest
@@ -15,6 +16,10 @@ from hypothesis import settings
 PROGRAMS = None if "PYTEST_XDIST_WORKER" in os.environ else tempfile.mkdtemp(prefix="anabranch-tests-")
 if PROGRAMS is not None:
     os.environ |= {"JAX_COMPILATION_CACHE_DIR": PROGRAMS, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+
+# The tests start a hundred processes, each of which would else compile this package's sources for itself.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import jax  # noqa: E402  # reads those when it is imported
 

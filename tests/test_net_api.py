@@ -43,7 +43,8 @@ def bottom(m: int) -> Own:
     return Own(jax.random.normal(jax.random.key(m), (2, WIDTH)))
 
 
-TOP = MLP([2 * WIDTH, 4, 2], relu_last=False, key=jax.random.key(0))
+def top() -> MLP:
+    return MLP([2 * WIDTH, 4, 2], relu_last=False, key=jax.random.key(0))
 
 
 def features(m: int) -> Callable[[bytes], Any]:
@@ -68,7 +69,7 @@ def credentials(url: str, index: int) -> Credentials:
 
 def server(url: str, folder: Path, **options: Any) -> Server:
     options = {"labels": list(zip(NAMES, Y.tolist(), strict=True)), "clients": [Expected(WIDTH)] * 2} | options
-    return Server(credentials(url, 0), folder / "server", model=TOP, learning_rate=0.1, **options)
+    return Server(credentials(url, 0), folder / "server", model=top(), learning_rate=0.1, **options)
 
 
 def client(url: str, folder: Path, m: int, **options: Any) -> Client:
@@ -97,7 +98,7 @@ def test_own_models_give_the_bits_of_the_simulator(activation, tmp_path: Path) -
         drawn = isinstance(activation, ab.Random)
         mask = activation.mask(0, 0, X, (2, 2)) if drawn else X[:, [0, 2]] > 0
         result = ab.simulate(
-            ab.SplitModel([bottom(1), bottom(2)], TOP),
+            ab.SplitModel([bottom(1), bottom(2)], top()),
             ab.streams.from_arrays([X[:, :2], X[:, 2:]], Y),
             update=ab.DLR(4, 0.9),
             activation=ab.Recorded(mask),
@@ -335,7 +336,7 @@ def test_arguments_are_checked_before_anything_is_sent(tmp_path: Path) -> None:
         with pytest.raises(ab.AnabranchError, match=message):
             make(**options)
     with pytest.raises(ab.ConfigError, match="this is the connection of bank, not the server's"):
-        Server(credentials(url, 1), tmp_path / "x", model=TOP, clients=[Expected(3)] * 2, labels=[])
+        Server(credentials(url, 1), tmp_path / "x", model=top(), clients=[Expected(3)] * 2, labels=[])
     with pytest.raises(ab.ConfigError, match="this connection is client 2's, but there are 1 clients"):
         Client(credentials(url, 2), tmp_path / "x", model=bottom(1), inputs=2, features=features(1), clients=1)
 

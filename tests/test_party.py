@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -56,8 +58,8 @@ class Alone:
 @pytest.mark.parametrize(
     ("model", "widths"),
     [
-        (ab.models.imnist(5), (157, 157, 157, 157, 156)),
-        (ab.models.susy(), (9, 9)),
+        (lambda: ab.models.imnist(5), (157, 157, 157, 157, 156)),
+        (ab.models.susy, (9, 9)),
     ],
     ids=["5 uneven", "deep"],
 )
@@ -65,7 +67,7 @@ class Alone:
     "update", [ab.OGD(), ab.DLR(10, 0.95), ab.DLR(10, 0.95, client_window=False), ab.SLR(5)], ids=repr
 )
 def test_separate_parties_give_the_bits_of_the_simulator(model, widths, update):
-    rng = np.random.default_rng(0)
+    rng, model = np.random.default_rng(0), model()
     rounds, classes = 40, model.classes(model.layout(widths))
     xs = [rng.normal(size=(rounds, width)).astype(np.float32) for width in widths]
     y = rng.integers(0, classes, rounds)
@@ -199,29 +201,49 @@ def frozen(layer):
     return eqx.combine(jax.lax.stop_gradient(arrays), rest)
 
 
-KEY = jax.random.key(0)
-LINEAR = eqx.nn.Linear(4, 4, key=KEY)
+@cache
+def key():
+    return jax.random.key(0)
+
+
+@cache
+def linear():
+    return eqx.nn.Linear(4, 4, key=key())
+
+
 # Modules that use their matrices in every way that may be mistaken for one product with a vector, and the number of
-# their gradients that are outer products.
+# their gradients that are outer products. None is made before a test needs it, since every process that runs tests
+# would make them all.
 MODULES = {
-    "own layers": (MLP([4, 6, 4], relu_last=True, key=KEY), 2),
-    "equinox's": (eqx.nn.MLP(4, 4, 8, 2, key=KEY), 3),
-    "with a norm": (eqx.nn.Sequential([eqx.nn.Linear(4, 4, use_bias=False, key=KEY), eqx.nn.LayerNorm(4)]), 1),
-    "a product": (module(lambda p, x: x @ p["w"], w=jnp.ones((4, 4))), 1),
-    "no product": (Plain([jnp.ones((4, 4))], [jnp.ones(4)], False), 0),
-    "bias used twice": (module(lambda p, x: p["l"](x) + p["l"].bias, l=LINEAR), 1),
-    "used twice": (module(lambda p, x: p["l"](jnp.tanh(p["l"](x))), l=LINEAR), 0),
-    "also returned": (module(lambda p, x: p["l"](x) * p["l"].weight.sum(), l=LINEAR), 0),
-    "transposed": (module(lambda p, x: x @ p["l"].weight.T, l=LINEAR), 0),
-    "frozen": (module(lambda p, x: p["free"](frozen(p["l"])(x)), l=LINEAR, free=Dense(4, 4, key=KEY)), 1),
-    "scaled": (module(lambda p, x: jax.tree.map(lambda a: 2 * a, p["l"])(x), l=LINEAR), 0),
-    "vmapped": (module(lambda p, x: jax.vmap(p["l"])(jnp.stack([x, 2 * x])).sum(axis=0), l=LINEAR), 0),
-    "jitted": (module(lambda p, x: eqx.filter_jit(p["l"])(x), l=LINEAR), 0),
-    "checkpointed": (module(lambda p, x: eqx.filter_checkpoint(p["l"])(x), l=LINEAR), 0),
-    "in a branch": (module(lambda p, x: jax.lax.cond(x[0] > 0, lambda x: p["l"](x), jnp.tanh, x), l=LINEAR), 0),
-    "in a loop": (module(lambda p, x: jax.lax.scan(lambda c, _: (p["l"](c), None), x, length=3)[0], l=LINEAR), 0),
+    "own layers": (lambda: MLP([4, 6, 4], relu_last=True, key=key()), 2),
+    "equinox's": (lambda: eqx.nn.MLP(4, 4, 8, 2, key=key()), 3),
+    "with a norm": (
+        lambda: eqx.nn.Sequential([eqx.nn.Linear(4, 4, use_bias=False, key=key()), eqx.nn.LayerNorm(4)]),
+        1,
+    ),
+    "a product": (lambda: module(lambda p, x: x @ p["w"], w=jnp.ones((4, 4))), 1),
+    "no product": (lambda: Plain([jnp.ones((4, 4))], [jnp.ones(4)], False), 0),
+    "bias used twice": (lambda: module(lambda p, x: p["l"](x) + p["l"].bias, l=linear()), 1),
+    "used twice": (lambda: module(lambda p, x: p["l"](jnp.tanh(p["l"](x))), l=linear()), 0),
+    "also returned": (lambda: module(lambda p, x: p["l"](x) * p["l"].weight.sum(), l=linear()), 0),
+    "transposed": (lambda: module(lambda p, x: x @ p["l"].weight.T, l=linear()), 0),
+    "frozen": (lambda: module(lambda p, x: p["free"](frozen(p["l"])(x)), l=linear(), free=Dense(4, 4, key=key())), 1),
+    "scaled": (lambda: module(lambda p, x: jax.tree.map(lambda a: 2 * a, p["l"])(x), l=linear()), 0),
+    "vmapped": (lambda: module(lambda p, x: jax.vmap(p["l"])(jnp.stack([x, 2 * x])).sum(axis=0), l=linear()), 0),
+    "jitted": (lambda: module(lambda p, x: eqx.filter_jit(p["l"])(x), l=linear()), 0),
+    "checkpointed": (lambda: module(lambda p, x: eqx.filter_checkpoint(p["l"])(x), l=linear()), 0),
+    "in a branch": (
+        lambda: module(lambda p, x: jax.lax.cond(x[0] > 0, lambda x: p["l"](x), jnp.tanh, x), l=linear()),
+        0,
+    ),
+    "in a loop": (
+        lambda: module(lambda p, x: jax.lax.scan(lambda c, _: (p["l"](c), None), x, length=3)[0], l=linear()),
+        0,
+    ),
     "attention": (
-        module(lambda p, x: p["a"](*[x.reshape(2, 2)] * 3).ravel(), a=eqx.nn.MultiheadAttention(1, 2, key=KEY)),
+        lambda: module(
+            lambda p, x: p["a"](*[x.reshape(2, 2)] * 3).ravel(), a=eqx.nn.MultiheadAttention(1, 2, key=key())
+        ),
         0,
     ),
 }
@@ -230,7 +252,7 @@ MODULES = {
 @pytest.mark.parametrize(("own", "pairs"), MODULES.values(), ids=MODULES)
 @pytest.mark.parametrize("around", [lambda f: f, eqx.filter_jit], ids=["traced", "jitted"])
 def test_gradients_are_outer_products_where_they_can_be_and_right_everywhere(own, pairs, around):
-    x, v = jax.random.normal(jax.random.key(1), (2, 4))
+    own, (x, v) = own(), jax.random.normal(jax.random.key(1), (2, 4))
     output, pullback = around(lambda own, x: forward(own, x, input_derivative=True))(own, x)
     np.testing.assert_allclose(output, own(x), rtol=1e-6)
     gradient, derivative = around(lambda pullback, v: pullback(v))(pullback, v)
@@ -244,9 +266,9 @@ def test_gradients_are_outer_products_where_they_can_be_and_right_everywhere(own
 
 @pytest.mark.parametrize("name", ["vmapped", "jitted", "frozen", "in a branch", "attention"])
 def test_any_module_trains(name):
-    own, _ = MODULES[name]
+    own = MODULES[name][0]()
     stream = ab.streams.from_arrays([np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)], [0, 1] * 20)
-    model = ab.SplitModel([own], eqx.nn.Linear(4, 2, key=KEY))
+    model = ab.SplitModel([own], eqx.nn.Linear(4, 2, key=key()))
     trained = ab.simulate(model, stream, update=ab.DLR(3, 0.5), learning_rate=0.1).model
     changed = {key for key, array in trained.to_arrays().items() if (array != model.to_arrays()[key]).any()}
     still = {key for key in model.to_arrays() if name == "frozen" and ".l." in key}
@@ -254,7 +276,7 @@ def test_any_module_trains(name):
 
 
 def test_a_window_of_samples_gives_the_sum_of_their_gradients():
-    module = MLP([4, 6, 3], relu_last=False, key=KEY)
+    module = MLP([4, 6, 3], relu_last=False, key=key())
     rows, v = jax.random.normal(jax.random.key(1), (5, 4)), jax.random.normal(jax.random.key(2), (5, 3))
     _, pullback = forward(module, rows)
     each = [dense(forward(module, row)[1](delta)[0]) for row, delta in zip(rows, v, strict=True)]
@@ -265,7 +287,7 @@ def test_a_window_of_samples_gives_the_sum_of_their_gradients():
 
 def test_a_window_keeps_pairs_of_vectors_and_not_matrices():
     rule = Rule(jax.tree.map(np.asarray, ab.DLR(7, 0.5)), None, jnp.dtype("float32"))
-    client = init_client(rule, MLP([9, 8], relu_last=True, key=KEY), jnp.zeros(9), jnp.asarray(0.1))
+    client = init_client(rule, MLP([9, 8], relu_last=True, key=key()), jnp.zeros(9), jnp.asarray(0.1))
     weight = client.window.ring.layers[0].weight
     assert isinstance(weight, Outer)
     assert (weight.rows.shape, weight.columns.shape) == ((8, 9), (8, 8))
