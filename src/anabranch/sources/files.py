@@ -191,6 +191,18 @@ class FileSource:
             self._cursor.close()
 
 
+def entities_of(path: Path, column: str) -> list[str]:
+    """The entities in a column of a file, in its order, one a row.
+
+    Raises:
+        ConfigError: where there is no such column.
+        DataError: where the file cannot be read, or a row has none.
+    """
+    reader = open_table(path, True)
+    (cells,) = _whole(reader, [column])
+    return _entities(reader, column, cells)
+
+
 def _whole(reader: Reader, columns: Sequence[str]) -> list[Any]:
     """Whole columns, as the file has them."""
     pieces = list(reader.cells([find_column(reader, name) for name in columns]))
