@@ -368,8 +368,8 @@ def test_the_smoothness_is_the_largest_curvature() -> None:
         embeddings = jnp.concatenate([whole.clients[0](sample[:2]), whole.clients[1](sample[2:])])
         return optax.softmax_cross_entropy_with_integer_labels(whole.server(embeddings), label)
 
-    flat = jnp.concatenate([arrays[i].ravel() for i in where])
-    hessians = [jax.hessian(loss)(flat, *sample) for sample in zip(x, y, strict=True)]
+    flat, hessian = jnp.concatenate([arrays[i].ravel() for i in where]), jax.jit(jax.hessian(loss))
+    hessians = [hessian(flat, *sample) for sample in zip(x, y, strict=True)]
     largest = max(np.abs(np.linalg.eigvalsh(np.asarray(h, float))).max() for h in hessians)
     assert estimate_smoothness(model, x, y, (2, 1), steps=200) == pytest.approx(largest, rel=1e-3)
 
