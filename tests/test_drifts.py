@@ -18,7 +18,7 @@ import anabranch as ab
 from anabranch.configfile import load
 from anabranch.display import summary
 from anabranch.drifts import Detect, Detection, Watch
-from anabranch.net import assemble
+from anabranch.net import Expected, Server, assemble, own, partyfile
 from anabranch.net.assemble import Pace
 from anabranch.net.credentials import Credentials
 from anabranch.net.metrics import Metrics
@@ -275,7 +275,7 @@ def test_what_a_server_noticed_is_a_metric(tmp_path):
 
 def test_a_federation_can_only_report(tmp_path):
     run = write_run(tmp_path, rounds=10, detect={"on_drift": "reset"})
-    with pytest.raises(ab.ConfigError, match=r'detect.on_drift is "reset", but a federation can only report'):
+    with pytest.raises(ab.ConfigError, match="on_drift is 'reset', but a federation can only report"):
         assemble.replay(load(run))
 
 
@@ -300,3 +300,32 @@ def test_a_person_sees_how_often_and_where():
         "after round 1,000 (error), 2,000 (embedding of client 2), 2,001 (embedding of client 2), "
         "2,002 (embedding of client 2), …"
     )
+
+
+def test_a_server_with_labels_of_its_own_watches_too(tmp_path):
+    """By its file, and in Python."""
+    (tmp_path / "labels.csv").write_text("event,label\na,0\nb,1\n")
+    settings = {
+        "connection": "connection.toml",
+        "folder": "server",
+        "labels": {"path": "labels.csv", "event": "event", "label": "label"},
+        "model": {"name": "linear", "classes": 2},
+        "clients": [{"name": "bank", "embedding": 2}, {"name": "shop", "embedding": 2}],
+        "detect": {"watch": ["embedding"], "options": {"delta": 0.01}},
+    }
+    credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))
+    file = partyfile.check(settings, tmp_path / "server.toml")
+    party = own.server_party(file, credentials, tmp_path / "server")
+    assert party.watch.detect == Detect(watch=("embedding",), options={"delta": 0.01})
+    file = partyfile.check({**settings, "detect": {"on_drift": "boost"}}, tmp_path / "server.toml")
+    with pytest.raises(ab.ConfigError, match="on_drift is 'boost', but a federation can only report"):
+        own.server_party(file, credentials, tmp_path / "other")
+    with pytest.raises(ab.ConfigError, match="on_drift is 'boost', but a federation can only report"):
+        Server(
+            credentials,
+            tmp_path / "third",
+            model=ab.models.linear((2, 2), 2).server,
+            clients=[Expected(2), Expected(2)],
+            labels=[("a", 0)],
+            detect=Detect(on_drift="boost"),
+        )

@@ -18,11 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 from anabranch.activation import Activation, Fixed, Full
 from anabranch.checks import whole
 from anabranch.compute import ClientCompute, Pending
+from anabranch.drifts import Detect
 from anabranch.errors import ConfigError, DataError, nearest
 from anabranch.keys import SEEDS
 from anabranch.late import LEARNINGS
 from anabranch.models import output_width
-from anabranch.net.assemble import WAITING, Pace, chooser, decider, make_client, make_server
+from anabranch.net.assemble import WAITING, Pace, chooser, decider, make_client, make_server, watching
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
 from anabranch.net.labels import Event, LabelOf, Labels, LateLabels, labels_of
@@ -90,6 +91,7 @@ class Server(Running[Round]):
         activation: ``ab.Fixed(k)`` where the server decides who is activated; else each client does.
         wire_dtype: of embeddings and derivatives; that of all parties.
         seed: of what the server draws.
+        detect: what is watched for drift; with ``on_drift="report"`` only.
         in_flight: rounds that may be open at a time.
         deadline: seconds after which a client that has not answered is replaced, or asked again.
         coalesce: seconds for which an event that a client tells of waits for the others that it touched too.
@@ -123,6 +125,7 @@ class Server(Running[Round]):
         activation: Fixed | None = None,
         wire_dtype: str = "float32",
         seed: int = 0,
+        detect: Detect | None = None,
         in_flight: int = 1,
         deadline: float = 1.0,
         coalesce: float = 0.0,
@@ -174,6 +177,7 @@ class Server(Running[Round]):
                 choose=chooser(activation, whole("seed", seed, 0, SEEDS - 1), len(clients)),
                 coalesce=seconds("coalesce", coalesce) if self._samples.told else math.inf,
                 late=self._room(late, expiry, most_waiting),
+                watch=watching(detect, len(clients), seed),
                 kind=_TellingServer,
             )
         except BaseException:

@@ -20,7 +20,7 @@ from anabranch.activation import Activation, Fixed, Full, Random
 from anabranch.chunks import Chunk
 from anabranch.compute import ClientCompute, Rate, ServerCompute
 from anabranch.config import Config
-from anabranch.drifts import Watch
+from anabranch.drifts import Detect, Watch
 from anabranch.errors import ConfigError
 from anabranch.models import SplitModel
 from anabranch.net.client import ClientParty
@@ -105,13 +105,25 @@ def replay(config: Config) -> Replay:
             "measure_regret: needs the gradients of passive clients, which a federation does not have: simulate it "
             "('anabranch run')"
         )
-    if config.detect is not None and config.detect.on_drift != "report":
-        raise ConfigError(
-            f'detect.on_drift is "{config.detect.on_drift}", but a federation can only report drift that it notices: '
-            "set it to \"report\", or simulate it ('anabranch run')"
-        )
     plan = runner.build(config)
+    watching(plan.options["detect"], len(plan.model.clients), config.seed)
     return Replay(config, plan, _prepare(plan), len(plan.model.clients))
+
+
+def watching(detect: Detect | None, clients: int, seed: int) -> Watch | None:
+    """What a server watches for drift.
+
+    Raises:
+        ConfigError: where something would follow a detection: every party would have to follow in the same round.
+    """
+    if detect is None:
+        return None
+    if detect.reacts:
+        raise ConfigError(
+            f"detect: on_drift is '{detect.on_drift}', but a federation can only report drift that it notices: set it "
+            "to 'report', or simulate it ('anabranch run')"
+        )
+    return Watch(detect, clients, seed)
 
 
 def _prepare(plan: runner.Plan) -> Prepared:

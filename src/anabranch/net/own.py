@@ -24,11 +24,12 @@ from anabranch.config import (
     OgdUpdate,
     SlrUpdate,
 )
+from anabranch.drifts import Detect
 from anabranch.errors import ConfigError
 from anabranch.files import replace_file, writing
 from anabranch.layers import Projection, Sum
 from anabranch.models import SplitModel, perceptron
-from anabranch.net.assemble import INPUTS, WAITING, chooser, decider, make_client, make_server
+from anabranch.net.assemble import INPUTS, WAITING, chooser, decider, make_client, make_server, watching
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
 from anabranch.net.partyfile import (
@@ -107,6 +108,7 @@ def _sourced_server(file: ServerFile, labels: SourcedLabels, credentials: Creden
 def _server(file: ServerFile, samples: Samples, credentials: Credentials, folder: Path, **options: Any) -> ServerParty:
     clients = _in_order(file, credentials)
     activation = None if file.activation is None else Fixed(file.activation.k)
+    detect = None if file.detect is None else Detect(**file.detect.model_dump())
     return make_server(
         _rule(file),
         _top(file),
@@ -118,6 +120,7 @@ def _server(file: ServerFile, samples: Samples, credentials: Credentials, folder
         file.pace,
         choose=chooser(activation, file.seed, len(clients)),
         report_every=file.report_every,
+        watch=watching(detect, len(clients), file.seed),
         **options,
     )
 

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError,
 from anabranch.config import (
     Columns,
     Count,
+    Detect,
     DlrUpdate,
     EventActivation,
     FixedActivation,
@@ -284,6 +285,7 @@ class ServerFile(ServerSettings):
     seed: int = _SEED
     report_every: int = Field(default=1000, ge=1, description="a whole number of rounds of 1 or more")
     predictions: Predictions | None = Field(default=None, description="left out, or a section: port, or askers = true")
+    detect: Detect | None = Field(default=None, description='left out, or a section, such as {detector = "ADWIN"}')
 
 
 class ClientFile(PartySettings):
