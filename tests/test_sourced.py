@@ -69,11 +69,11 @@ class World:
         folder.mkdir(exist_ok=True)
         return own.client_party(file, party, folder) if index else own.server_party(file, party, folder)  # type: ignore[arg-type]
 
-    def play(self, until: Any = None) -> tuple[ServerParty, list[ClientParty], bytes]:
-        """Plays it; ``until`` says when all are to leave. Also everything that was on the wire."""
-        return run(self.played(until), 300.0)  # most of it is compiling
+    def play(self, until: Any = None, *, kill: bool = False) -> tuple[ServerParty, list[ClientParty], bytes]:
+        """Plays it; ``until`` says when all are to leave, or to be killed. Also everything that was on the wire."""
+        return run(self.played(until, kill=kill), 300.0)  # most of it is compiling
 
-    async def played(self, until: Any = None) -> tuple[ServerParty, list[ClientParty], bytes]:
+    async def played(self, until: Any = None, *, kill: bool = False) -> tuple[ServerParty, list[ClientParty], bytes]:
         """The same."""
         heard = bytearray()
         async with LocalBroker(self.folder / "broker") as broker:
@@ -88,9 +88,12 @@ class World:
             while until is not None and not until(server) and not running[0].done():
                 await asyncio.sleep(0.01)
             if until is not None:
-                for party in parties:
-                    party.leave()
-            await asyncio.gather(*running)
+                for party, task in zip(parties, running, strict=True):
+                    if kill:
+                        task.cancel()
+                    else:
+                        party.leave()
+            await asyncio.gather(*running, return_exceptions=kill)
             await spy.close()
             return server, clients, bytes(heard)
 
@@ -167,17 +170,20 @@ def test_companies_look_an_entity_up_and_may_not_know_it(tmp_path: Path) -> None
     assert len(wire) > 10_000
     assert bank.conversation.activations == 150
     assert shop.conversation.activations == 0
+    assert shop.notes["input: unknown", None] >= 50
 
 
-def test_a_party_that_is_stopped_goes_on_and_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+def test_a_party_that_is_gone_for_a_while_goes_on_and_loses_nothing(tmp_path: Path, kill: bool) -> None:
     world = companies(tmp_path)
     for reached in (40, 90, None):
         until = None if reached is None else lambda server, reached=reached: server.conversation.rounds >= reached
-        server, _, _ = world.play(until)
+        server, _, _ = world.play(until, kill=kill and reached is not None)
     assert server.conversation.rounds == 150
     assert server.late is not None
     counts = server.late.waiting.counts
     assert (counts["happened"], counts["learnt"]) == (150, 150)
+    assert server.ledger.activations.tolist() == [150, 0]
 
 
 def sensors(folder: Path, n: int = 120, **labels: Any) -> World:

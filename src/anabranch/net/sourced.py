@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
@@ -111,6 +111,7 @@ class SourcedClient(ClientParty):
     async def _turn(self) -> None:
         await super()._turn()
         self._let_go()
+        _show(self.notes, source=self._source.counts, input=self._inputs.counts)
         now = time.monotonic()
         if self._unsafe and self._save_again <= now and self._saving is None:
             self._save_again = now + SAVE_EVERY
@@ -212,6 +213,10 @@ class SourcedServer(ServerParty):
             await samples.background.end()
             await self._source.close()
 
+    async def _turn(self) -> None:
+        await super()._turn()
+        _show(self.notes, source=self._source.counts)
+
     async def _played(self, played: Played) -> None:
         await super()._played(played)
         if isinstance(self._samples, SourceSamples):
@@ -262,6 +267,12 @@ class SourcedRoom(WaitingRoom):
         if not (self._held and self._held[-1] is each):
             self.source.is_safe(each)
         return ready
+
+
+def _show(notes: Counter[tuple[str, int | None]], **counts: Counter[str]) -> None:
+    """What was counted where events come from, among the notes that metrics and status have."""
+    for where, each in counts.items():
+        notes |= Counter({(f"{where}: {kind}", None): n for kind, n in each.items()})  # | is the larger of both
 
 
 async def _patiently(
