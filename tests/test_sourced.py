@@ -285,6 +285,8 @@ def test_a_room_may_send_messages_that_are_acknowledged(tmp_path: Path) -> None:
         ({"features": {"source": "xlsx"}}, 'features.source is "xlsx", but it must be "csv" or "parquet" or "sql"'),
         ({"features": {"speed": 0.0}}, "features.speed is 0.0, but it must be a number above 0"),
         ({"features": {"time": None}}, "features.time is missing"),
+        ({"features": {"speed": 1.0, "origin": ["2026-01-01", "now"]}}, "origin: 'now' is no time"),
+        ({"features": {"origin": ["2026-01-01"]}}, "features.origin"),
         ({"features": {"tme": "at"}}, "features: there is no setting 'tme'. Did you mean 'time'"),
         ({"features": {"columns": []}}, r"features.columns is \[\], but it must be a list of columns"),
         ({"features": {"columns": [{"name": "a", "kind": "date"}]}}, r'features.columns\[1\].kind is "date"'),

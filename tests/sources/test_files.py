@@ -110,6 +110,21 @@ def test_at_a_speed_rows_wait_for_their_time(tmp_path: Path) -> None:
     assert waited == []
 
 
+def test_parties_of_one_origin_replay_together(tmp_path: Path) -> None:
+    now, waited = [1000.0], []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        now[0] += seconds
+
+    options = {"speed": 2.0, "origin": (0, 1_000_500_000), "clock": lambda: now[0], "sleep": sleep}
+    given_of(opened(tmp_path / "t.csv", **options))
+    assert waited == [1.0, 0.5, 0.5]  # the file's first second is half a second after 1000.5
+    waited.clear()
+    given_of(opened(tmp_path / "t.csv", "who,at,a\nx,1,10\ny,5,20\n", **options))  # another begins a second late
+    assert waited == [1.0]
+
+
 def test_a_duplicate_takes_the_place_of_the_row_before_and_is_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,6 +164,7 @@ def test_wrong_rows_are_named(tmp_path: Path, text: str, said: str) -> None:
         ({"entity": "hwo"}, "has no column 'hwo'. Did you mean 'who'"),
         ({"speed": 0}, "speed is 0"),
         ({"order": "any"}, "order is 'any'"),
+        ({"origin": (0, 0)}, "give a speed as well"),
         ({"unit": "h"}, "unit of times"),
     ],
 )

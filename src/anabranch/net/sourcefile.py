@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field
 
 from anabranch.config import Columns, Section, Text
-from anabranch.errors import ConfigError
+from anabranch.errors import ConfigError, DataError
 from anabranch.net.connecting import connect
 from anabranch.net.credentials import Credentials
 from anabranch.sources.aside import Aside
@@ -19,12 +19,14 @@ from anabranch.sources.features import Column
 from anabranch.sources.files import FileSource
 from anabranch.sources.jetstream import JetStreamSource
 from anabranch.sources.names import Names, read_key
+from anabranch.sources.times import micros
 
 CURSOR, ENTITIES, ASIDE = "cursor.sqlite", "entities.sqlite", "aside.jsonl"
 """Files in the party's folder: how far its source was read, whom hashes are of, and messages that cannot be used."""
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _UNIT: Any = Field(default="s", description='"s", "ms" or "us": of a time that is a number since 1970')
+_SKEW: Any = Field(default=3600.0, description="a number of seconds of 0 or more")
 _AS_OF: Any = Field(default="event", description='"event" or "now"')
 
 
@@ -62,7 +64,6 @@ class SourceSection(Section):
     )
     time_unit: Literal["s", "ms", "us"] = _UNIT
     grain: Seconds = Field(default=0, description="a number of seconds: times as near as that are one event")
-    max_skew: Seconds = Field(default=3600.0, description="a number of seconds of 0 or more")
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -82,6 +83,9 @@ class FileSection(SourceSection):
     speed: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         default=None, description="a number above 0; left out, as fast as possible"
     )
+    origin: tuple[Text, Text] | None = Field(
+        default=None, description="a list of two times: one of the file, and when that is by this machine's clock"
+    )
     order: Literal["check", "sort"] = Field(default="check", description='"check" or "sort"')
 
 
@@ -99,6 +103,7 @@ class SqlSection(SourceSection):
         default=1.0, description="a number of seconds above 0"
     )
     lag: Seconds = Field(default=0.0, description="a number of seconds of 0 or more")
+    max_skew: Seconds = _SKEW
 
 
 class JetStreamSection(SourceSection):
@@ -114,6 +119,7 @@ class JetStreamSection(SourceSection):
     time: Text | None = Field(default=None, description="the name of the field with the time")
     as_of: Literal["event", "now"] = _AS_OF
     format: Literal["json", "msgpack"] = Field(default="json", description='"json" or "msgpack"')
+    max_skew: Seconds = _SKEW
 
 
 class FeaturesOf(Section):
@@ -209,9 +215,10 @@ def open_source(section: AnySource, columns: tuple[str, ...], party: Credentials
     match section:
         case FileSection():
             path = Path(section.path)
+            origin = None if section.origin is None else _origin(*section.origin)
             return FileSource(
                 path, names, section.time, columns, entity=section.entity, event_time=section.event_time,
-                unit=section.time_unit, speed=section.speed, order=section.order,
+                unit=section.time_unit, speed=section.speed, origin=origin, order=section.order,
                 cursor=Cursor(folder / CURSOR, path.name),
             )  # fmt: skip
         case SqlSection():
@@ -232,6 +239,13 @@ def open_source(section: AnySource, columns: tuple[str, ...], party: Credentials
                 unit=section.time_unit, as_of=section.as_of, form=section.format, aside=Aside(folder / ASIDE),
                 most_ahead=section.max_skew,
             )  # fmt: skip
+
+
+def _origin(file: str, wall: str) -> tuple[int, int]:
+    try:
+        return micros(file), micros(wall)
+    except DataError as error:
+        raise ConfigError(f"origin: {error}") from None
 
 
 def _credentials(section: JetStreamSection, party: Credentials) -> Credentials:

@@ -39,9 +39,11 @@ class FileSource:
         event_time: the column of the time of the event that a row tells of, as a label does later; None is its own.
         unit: of a time that is a number: ``"s"``, ``"ms"`` or ``"us"`` since 1970.
         speed: how many seconds of the file pass in a second; None is as fast as possible.
+        origin: a time of the file and when that is, both in microseconds since 1970, so that parties with the same
+            origin and speed replay together; None is the first row that is left, and the moment when it is read.
         order: ``"check"`` refuses a file whose times go back, ``"sort"`` puts its rows in order.
         cursor: how far it was read before; None begins anew.
-        clock: seconds, of any beginning.
+        clock: seconds since 1970.
         sleep: waits for so many.
 
     Raises:
@@ -60,18 +62,22 @@ class FileSource:
         event_time: str | None = None,
         unit: str = "s",
         speed: float | None = None,
+        origin: tuple[int, int] | None = None,
         order: Order = "check",
         cursor: Cursor | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         if speed is not None and not 0 < speed < math.inf:
             raise ConfigError(f"speed is {speed!r}: must be a number above 0, or left out for as fast as possible")
+        if origin is not None and speed is None:
+            raise ConfigError("origin says when a replay at a speed begins: give a speed as well")
         if order not in ("check", "sort"):
             raise ConfigError(f"order is {order!r}: must be 'check' or 'sort'")
         self.counts: Counter[str] = Counter()
         self._notes = Notes(self.counts, str(path))
         self._path, self._names, self._speed, self._cursor = path, names, speed, cursor
+        self._origin = None if origin is None else (origin[1] / 1e6, origin[0])
         self._clock, self._sleep = clock, sleep
         reader = open_table(path, True)
         moments = [time] if isinstance(time, str) else list(time)
@@ -127,7 +133,7 @@ class FileSource:
             DataError: where the file is another one than the cursor is of.
         """
         done = self._passed()
-        began: tuple[float, int] | None = None
+        began = self._origin
         moment, seen = None, set[bytes]()
         for place in range(done, len(self._events)):
             row = int(self._events[place])
