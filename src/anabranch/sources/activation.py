@@ -41,6 +41,7 @@ class Stimulus(Protocol):
 class OnEvent:
     """Every reading of this client activates it, and nothing else does.
 
+    >>> import numpy as np
     >>> OnEvent().touches(Reading("x", 0, {}), np.zeros(1)), OnEvent().decide(0, np.zeros(1))
     (True, False)
     """
@@ -70,6 +71,7 @@ class ByRound:
         rule: whether a round of this number activates the client, by its features.
         of_readings: whether the client's own readings are asked about as well; else it tells of none.
 
+    >>> import numpy as np
     >>> above = ByRound(lambda t, x: bool(np.mean(x) > 0.2))
     >>> above.touches(Reading("x", 0, {}), np.float32([0.1, 0.5])), above.decide(7, np.float32([0.1, 0.2]))
     (True, False)
@@ -108,6 +110,7 @@ class SendOnDelta:
     Raises:
         ConfigError: where a threshold is negative, or there is not one a column.
 
+    >>> import numpy as np
     >>> rule = SendOnDelta(1.0, ["a"])
     >>> [rule.touches(Reading("x", t, {"a": a}), np.zeros(1)) for t, a in enumerate([5, 5.5, 6, 6.5, 7, 5.9])]
     [True, False, False, True, False, False]
