@@ -63,6 +63,17 @@ def test_what_is_unknown_or_unusable_is_counted_and_said_once(tmp_path: Path, ca
     ]
 
 
+def test_what_is_old_is_looked_up_anew(tmp_path: Path) -> None:
+    values = {b"1": {"a": 1.0}}
+    kept = KeptInputs(tmp_path / "inputs", most=9, expiry=10, clock=lambda: 100.0)
+    inputs = Inputs(values.get, Features(["a"]), kept)
+    inputs.look(b"1")
+    values[b"1"] = {"a": 2.0}
+    assert (inputs.expire(109.0), inputs.look(b"1")) == (0, [1.0])
+    assert (inputs.expire(110.0), inputs.look(b"1")) == (1, [2.0])
+    assert inputs.counts == {"expired": 1}
+
+
 def test_what_was_kept_with_other_features_is_refused(tmp_path: Path) -> None:
     opened(tmp_path, {b"1": {"a": 1}}).look(b"1")
     with pytest.raises(CheckpointError, match="kept with other features"):

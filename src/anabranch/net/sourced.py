@@ -23,26 +23,35 @@ from anabranch.store import checkpoint
 
 SAVE_EVERY = 5.0
 """Seconds after which a client saves a checkpoint because a source waits to hear that something is safe."""
+EXPIRE_EVERY = 60.0
+"""Seconds between two looks at which inputs are too old."""
 UNSAFE = 20_000
 """So many events may wait to be safe; then the oldest is given up, as the conversation does with fewer."""
 
 
 class _Background:
-    """Coroutines that run beside everything else, one after another; what they raise is somebody's problem."""
+    """Coroutines that run beside everything else, and end soon."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self.fails: Callable[[Any], None] = lambda error: None
+        """Called with what one of them raises."""
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Starts one."""
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self.fails(error)
 
     async def end(self) -> None:
         """Waits for all."""
         while self._tasks:
-            await asyncio.gather(*self._tasks)
+            await asyncio.wait(self._tasks)
 
 
 class SourcedClient(ClientParty):
@@ -61,7 +70,9 @@ class SourcedClient(ClientParty):
         self._source, self._inputs, self._stimulus = source, inputs, stimulus
         self._unsafe: OrderedDict[bytes, list[Happening]] = OrderedDict()
         self._background = _Background()
+        self._background.fails = self._fails
         self._save_again = time.monotonic() + SAVE_EVERY
+        self._expire_again = 0.0
         self._last = b""
         self._events = self._touching()
         found = checkpoint.load(self.folder)
@@ -113,6 +124,9 @@ class SourcedClient(ClientParty):
         self._let_go()
         _show(self.notes, source=self._source.counts, input=self._inputs.counts)
         now = time.monotonic()
+        if self._expire_again <= now:
+            self._expire_again = now + EXPIRE_EVERY
+            self._inputs.expire(time.time())
         if self._unsafe and self._save_again <= now and self._saving is None:
             self._save_again = now + SAVE_EVERY
             if self._kept[0] != self.conversation.applied:  # what is new has to be in both checkpoints
@@ -200,6 +214,10 @@ class SourcedServer(ServerParty):
     def feed(self, source: Source) -> None:
         """Where the labels come from."""
         self._source = source
+        taken = self._samples if self.late is None else self.late.source
+        assert isinstance(taken, SourceSamples | SourceHappenings)
+        self._background = taken.background
+        self._background.fails = self._fails
         if isinstance(self._samples, SourceSamples):
             self._samples.played = lambda event: self.conversation.training.round_of(event) is not None
 
@@ -208,9 +226,7 @@ class SourcedServer(ServerParty):
             await _patiently(self._source.begin, self._leaving, self.say)
             return await super().run()
         finally:
-            samples = self._samples if self.late is None else self.late.source
-            assert isinstance(samples, SourceSamples | SourceHappenings)
-            await samples.background.end()
+            await self._background.end()
             await self._source.close()
 
     async def _turn(self) -> None:

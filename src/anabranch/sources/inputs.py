@@ -47,6 +47,16 @@ class Inputs:
             )
         return np.frombuffer(numbers).reshape(begin.shape).copy()
 
+    def expire(self, now: float) -> int:
+        """Lets go of inputs that are too old at this time, in seconds since 1970; how many that were.
+
+        Raises:
+            CheckpointError, OutputError: where what is kept cannot be read or written.
+        """
+        gone = self._kept.expire(now)
+        self.counts["expired"] += gone
+        return gone
+
     def look(self, event: bytes) -> NDArray[np.float32] | None:
         """The features (d,) of an event; None where there are none, or a value is not one that the rules take.
 
