@@ -253,11 +253,13 @@ class SqlSource:
         read = self._names.read(name)
         if read is None or (self._away and self._clock() < self._again):
             return None
+        begun = self._clock()
         try:
             found = self._look(*read)
         except sa.exc.DBAPIError as error:
             self._gone(error)
-            self._again = self._clock() + AGAIN
+            now = self._clock()
+            self._again = now + max(AGAIN, 10 * (now - begun))  # whoever looks up does nothing else meanwhile
             return None
         self._back()
         return found
