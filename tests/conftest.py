@@ -31,15 +31,15 @@ settings.load_profile("anabranch")
 LONGEST = [
     "test_reproduce.py",
     "test_federation.py",
-    "test_sweep.py",
     "test_conversation.py",
+    "test_party.py",
     "test_simulate.py",
-    "test_docs.py",
     "test_reference.py",
+    "test_docs.py",
+    "test_regret.py",
+    "test_sweep.py",
     "test_deploy.py",
-    "test_conversation_messages.py",
-    "test_net_api.py",
-    "test_partyfile.py",
+    "test_contract.py",
 ]
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and so would every process that they start.
