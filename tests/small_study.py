@@ -1,4 +1,4 @@
-"""The command line, but for what makes the paper's experiments long: model, images, SLR's window and grids are small."""
+"""The command line, but for what makes the paper's experiments long: model, images, window and grids are small."""
 
 from __future__ import annotations
 
