@@ -123,6 +123,11 @@ def test_configurations_and_commands_are_accepted(text: Path, tmp_path: Path) ->
             partyfile.load(file)
         elif values.keys() <= {"metrics", "metrics_host"}:  # some lines of any party's file
             partyfile.check({"connection": "c", "folder": "f", "run": "r"} | values, file)
+        elif "predictions" in values:  # some lines of a server's
+            labels = {"path": "l", "event": "event", "label": "label"}
+            clients = [{"name": "bank", "embedding": 2}]
+            whole = {"labels": labels, "model": {"name": "linear", "classes": 2}, "clients": clients}
+            partyfile.check({"connection": "c", "folder": "f"} | whole | values, file)
         else:
             (read if "[grid]" in block else load)(file)
     for command in re.findall(r"^\$ anabranch (?:run|show) (.*)$", text.read_text(encoding="utf-8"), re.MULTILINE):
