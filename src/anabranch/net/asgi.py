@@ -6,38 +6,44 @@ It needs the extra ``http``, so nothing else imports this module before predicti
 from __future__ import annotations
 
 import hmac
+import json
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, ConfigDict
-from starlette.exceptions import HTTPException as AnyHTTPException
+from pydantic import BaseModel, Field
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from anabranch.net.metrics import Metrics
 from anabranch.net.predictions import BUSY, NoPredictionError, Predictor
+
+LARGEST = 16 * 1024
+"""Bytes of a question; there is no use for a longer one."""
+
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Question(BaseModel):
     """What is to be predicted: for an event, or for an entity at a time."""
 
-    model_config = ConfigDict(extra="forbid")
-    event: str | None = None
-    entity: str | None = None
-    time: str | None = None
+    event: str | None = Field(None, description="The event's name.")
+    entity: str | None = Field(None, description="The entity's id, where events are of entities.")
+    time: str | None = Field(None, description="Of the entity's event, ISO 8601 with its offset; left out, now.")
 
 
 class Answer(BaseModel):
     """A prediction, and who has taken part in it."""
 
-    prediction: int
-    probabilities: list[float]
-    round: int
-    answered: list[str]
-    replaced: dict[str, str]
-    milliseconds: float
+    prediction: int = Field(description="The class.")
+    probabilities: list[float] = Field(description="Of each class.")
+    round: int = Field(description="How many rounds are in the model.")
+    answered: list[str] = Field(description="The clients that answered.")
+    replaced: dict[str, str] = Field(description="The others, and by what.")
+    milliseconds: float = Field(description="How long it took.")
 
 
 class Problem(BaseModel):
@@ -46,20 +52,7 @@ class Problem(BaseModel):
     error: str
 
 
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": text}
-    for status, text in (
-        (400, "The question is wrong."),
-        (401, "The token is missing or wrong."),
-        (404, "No client knows the event."),
-        (BUSY, "Too many are under way."),
-        (503, "A client is away that the model cannot do without."),
-    )
-}
-_BEARER = HTTPBearer(auto_error=False)
-
-
-def app(predictor: Predictor, metrics: Metrics, token: str | None = None) -> FastAPI:
+def app(predictor: Predictor, metrics: Metrics, token: str | None = None) -> Starlette:
     """The app.
 
     Args:
@@ -68,53 +61,127 @@ def app(predictor: Predictor, metrics: Metrics, token: str | None = None) -> Fas
         token: who asks must show it, but for ``/health``; None is nothing.
     """
 
-    def allowed(shown: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> None:
-        if token is not None and not hmac.compare_digest((shown.credentials if shown else "").encode(), token.encode()):
+    def shown(request: Request) -> None:
+        if token is None:
+            return
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.encode(), token.encode()):
             raise HTTPException(401, "show the token: Authorization: Bearer ..", {"WWW-Authenticate": "Bearer"})
 
-    made = FastAPI(
-        title="Anabranch",
-        version=version("anabranch"),
-        summary="Predictions of a model that is learning.",
-        docs_url=None,  # those pages load their programs from elsewhere
-        redoc_url=None,
-    )
+    async def predict(request: Request) -> Response:
+        shown(request)
+        question = dict(request.query_params) if request.method != "POST" else await _body(request)
+        return JSONResponse(await predictor(question))
 
-    @made.exception_handler(NoPredictionError)
-    async def refuse(request: Request, error: NoPredictionError) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, error.status)
+    async def health(request: Request) -> Response:
+        return JSONResponse({"alive": True, "ready": not metrics.reasons()})
 
-    @made.exception_handler(RequestValidationError)
-    async def correct(request: Request, error: RequestValidationError) -> JSONResponse:
-        wrong = [f"{'.'.join(map(str, each['loc'][1:])) or 'the question'}: {each['msg']}" for each in error.errors()]
-        return JSONResponse({"error": "; ".join(wrong)}, 400)
-
-    @made.exception_handler(AnyHTTPException)
-    async def forbid(request: Request, error: AnyHTTPException) -> JSONResponse:
-        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-
-    @made.get("/predict", response_model=Answer, responses=_PROBLEMS, dependencies=[Depends(allowed)])
-    async def predict(
-        event: Annotated[str | None, Query(description="The event's name.")] = None,
-        entity: Annotated[str | None, Query(description="The entity's id, where events are of entities.")] = None,
-        time: Annotated[str | None, Query(description="Of the entity's event, ISO 8601 with its offset; now.")] = None,
-    ) -> dict[str, Any]:
-        """Predicts for an event, or for an entity at a time."""
-        return await predictor({"event": event, "entity": entity, "time": time})
-
-    @made.post("/predict", response_model=Answer, responses=_PROBLEMS, dependencies=[Depends(allowed)])
-    async def predict_posted(question: Annotated[Question, Body()]) -> dict[str, Any]:
-        """As ``GET``, for names that should be in no log of a proxy."""
-        return await predictor(question.model_dump())
-
-    @made.get("/health")
-    async def health() -> dict[str, Any]:
-        """Whether the process is alive, and whether it is ready for rounds."""
-        return {"alive": True, "ready": not metrics.reasons()}
-
-    @made.get("/metrics", dependencies=[Depends(allowed)], response_class=Response)
-    async def all_metrics() -> Response:
-        """For Prometheus."""
+    async def all_metrics(request: Request) -> Response:
+        shown(request)
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    return made
+    described = openapi()
+
+    async def description(request: Request) -> Response:
+        return JSONResponse(described)
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        status = error.status if isinstance(error, NoPredictionError) else 500
+        return JSONResponse({"error": str(error)}, status)
+
+    async def forbid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+    return Starlette(
+        routes=[
+            Route("/predict", predict, methods=["GET", "POST"]),
+            Route("/health", health),
+            Route("/metrics", all_metrics),
+            Route("/openapi.json", description),
+        ],
+        exception_handlers={NoPredictionError: refuse, HTTPException: forbid},
+    )
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    raw = b""
+    async for part in request.stream():
+        raw += part
+        if len(raw) > LARGEST:
+            raise HTTPException(413, f"a question has at most {LARGEST:,} bytes")
+    try:
+        question = json.loads(raw)
+    except ValueError:
+        question = None
+    if not isinstance(question, dict):
+        raise HTTPException(400, 'a question is an object of JSON, such as {"event": "order 17"}')
+    return question
+
+
+def openapi() -> dict[str, Any]:
+    """The description for programs, of OpenAPI 3.1."""
+
+    def schema(model: type[BaseModel]) -> dict[str, Any]:
+        return {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}
+
+    def response(text: str, model: type[BaseModel]) -> dict[str, Any]:
+        return {"description": text, "content": {"application/json": schema(model)}}
+
+    answers = {
+        "200": response("The prediction.", Answer),
+        **{
+            str(status): response(text, Problem)
+            for status, text in (
+                (400, "The question is wrong."),
+                (401, "The token is missing or wrong."),
+                (404, "No client has features for the event, or all are away."),
+                (413, "The question is too long."),
+                (BUSY, "Too many are under way."),
+                (503, "A client is away that the model cannot do without."),
+            )
+        },
+    }
+    fields = Question.model_json_schema()["properties"].items()
+    parameters = [
+        {"name": name, "in": "query", "schema": {"type": "string"}, "description": field["description"]}
+        for name, field in fields
+    ]
+    security: list[dict[str, list[str]]] = [{}, {"token": []}]
+    asked = {"required": True, "content": {"application/json": schema(Question)}}
+    plain = {"description": "In Prometheus' text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Anabranch",
+            "version": version("anabranch"),
+            "summary": "Predictions of a model that is learning.",
+        },
+        "paths": {
+            "/predict": {
+                "get": {
+                    "summary": "Predicts for an event, or for an entity at a time.",
+                    "parameters": parameters,
+                    "responses": answers,
+                    "security": security,
+                },
+                "post": {
+                    "summary": "As GET, for names that should be in no log of a proxy.",
+                    "requestBody": asked,
+                    "responses": answers,
+                    "security": security,
+                },
+            },
+            "/health": {
+                "get": {
+                    "summary": "Whether the process is alive, and ready for rounds.",
+                    "responses": {"200": {"description": "It is alive."}},
+                }
+            },
+            "/metrics": {"get": {"summary": "For Prometheus.", "responses": {"200": plain}, "security": security}},
+        },
+        "components": {
+            "schemas": {each.__name__: each.model_json_schema() for each in (Question, Answer, Problem)},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }

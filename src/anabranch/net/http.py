@@ -1,6 +1,6 @@
 """Predictions over HTTP: a small ASGI app, and the server that runs it beside a party.
 
-It needs the extra ``http`` (FastAPI and uvicorn).
+It needs the extra ``http`` (Starlette and uvicorn).
 """
 
 from __future__ import annotations
