@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import sys
+from functools import cache
 from pathlib import Path
 
 import jax
@@ -123,11 +124,17 @@ Y = np.where(np.arange(ROUNDS) < 1500, X[:, 0] > 0, X[:, 2] > 0).astype(int)
 WIDTHS = (2, 2)
 FIRST, SECOND = slice(2000), slice(2000, None)
 STREAM = ab.streams.from_arrays([X[:, :2], X[:, 2:]], Y)
-MODEL = ab.models.mlp(WIDTHS, 2)
+
+
+@cache
+def model():
+    return ab.models.mlp(WIDTHS, 2)
 
 
 def simulated(detect=None, stream=STREAM, **settings):
-    return ab.simulate(MODEL, stream, **{"update": ab.DLR(4, 0.9), "learning_rate": 0.02, "detect": detect, **settings})
+    return ab.simulate(
+        model(), stream, **{"update": ab.DLR(4, 0.9), "learning_rate": 0.02, "detect": detect, **settings}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +178,7 @@ def test_embeddings_are_watched_as_they_arrive(update, wire):
         simulated(Detect(watch=("embedding",)), stream, update=update, learning_rate=0.0, wire_dtype=wire, chunk=20)
     assert [len(each) for each in seen] == [20, 20, 10]
     for m, x in enumerate((X[:50, :2], X[:50, 2:])):
-        embeddings = np.asarray(jax.vmap(MODEL.clients[m])(x))
+        embeddings = np.asarray(jax.vmap(model().clients[m])(x))
         expected = np.sqrt((embeddings**2).mean(axis=1))
         np.testing.assert_allclose(np.concatenate(seen)[:, m], expected, rtol=2e-3 if wire == "float16" else 1e-5)
 

@@ -206,16 +206,20 @@ def test_a_model_that_does_not_fit_is_refused():
 PHISHING = list(next(iter(datasets.Phishing()))[0])
 SEGMENTS = list(next(iter(datasets.ImageSegments()))[0])
 CHECKED = {
-    "any classes": ab.OnlineVFL({"one": PHISHING[:5] + SEGMENTS[:9], "other": PHISHING[5:] + SEGMENTS[9:]}),
-    "two classes": ab.OnlineVFL({"one": PHISHING[:5], "other": PHISHING[5:]}, classes=[False, True]),
+    "any classes": lambda: ab.OnlineVFL({"one": PHISHING[:5] + SEGMENTS[:9], "other": PHISHING[5:] + SEGMENTS[9:]}),
+    "two classes": lambda: ab.OnlineVFL({"one": PHISHING[:5], "other": PHISHING[5:]}, classes=[False, True]),
 }
-CHECKS = [(name, check) for name, model in CHECKED.items() for check in checks.yield_checks(model)]
 
 
-@pytest.mark.parametrize(("name", "check"), CHECKS, ids=[f"{name}: {check.__name__}" for name, check in CHECKS])
-def test_rivers_own_checks(name, check):
-    random.seed(0)
-    check(CHECKED[name].clone())
+@pytest.mark.parametrize("name", CHECKED)
+def test_rivers_own_checks(name):
+    """All that River has for such a classifier; the traceback names the one that fails."""
+    model = CHECKED[name]()
+    found = [*checks.yield_checks(model)]
+    assert len(found) > 10
+    for check in found:
+        random.seed(0)
+        check(model.clone())
 
 
 def phishing_model():
