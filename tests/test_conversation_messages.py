@@ -254,6 +254,18 @@ def test_an_event_told_is_not_unknown_and_is_not_answered_twice():
     assert note.what == "late"
 
 
+def test_events_before_the_server_is_there_wait_as_told_ones_do():
+    setting = Setting(rounds=10)
+    server, client = setting.server(), setting.client(1)
+    hello = hello_of(client)
+    assert [client.happened(name(i)) for i in range(3)] == [[], [], []]
+    assert client.told == 3
+    client.receive(sent(server.receive(1, hello, 0.0), m.Welcome))
+    assert client.told == 3
+    client.receive([m.Void(client._session, (), (name(0),))])
+    assert client.told == 2
+
+
 def test_a_client_forgets_an_event_whose_round_went_without_it():
     setting = Setting(rounds=10)
     server, client = setting.server(), setting.client(1)

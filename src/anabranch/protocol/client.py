@@ -122,8 +122,8 @@ class ClientConversation:
 
     @property
     def told(self) -> int:
-        """How many of its own events wait for their rounds."""
-        return len(self._told)
+        """How many of its own events wait for their rounds, or for a server to tell of them."""
+        return len(self._told) if self.joined else len(self._happened) - len(self._later)
 
     def hello(self) -> list[Action]:
         """Begins a session: at the start, and whenever the connection may have lost something."""
