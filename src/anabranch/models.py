@@ -10,11 +10,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
 from numpy.typing import NDArray
 
 from anabranch.checks import whole
-from anabranch.compiling import compiled
 from anabranch.errors import ModelError, nearest
 from anabranch.keys import SEEDS, initial_key
 from anabranch.layers import MLP, Dense, Projection, Sum
@@ -274,13 +272,7 @@ def perceptron(sizes: Sequence[int], *, relu_last: bool, seed: int, index: int) 
     >>> bool((bottom.layers[0].weight == model.clients[0].layers[0].weight).all())
     True
     """
-    return _draw(tuple(sizes), relu_last, initial_key(seed, index))
-
-
-@compiled
-def _draw(sizes: tuple[int, ...], relu_last: bool, key: PRNGKeyArray) -> MLP:
-    """A party's initial parameters, in one program for all parties of the same shape."""
-    return MLP(sizes, relu_last=relu_last, key=key)
+    return MLP(sizes, relu_last=relu_last, key=initial_key(seed, index))
 
 
 def _alike(a: eqx.Module, b: eqx.Module) -> bool:
