@@ -108,7 +108,7 @@ class Random(Activation):
     def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> Mask:
         clients = np.arange(1, len(widths) + 1)
         p = np.broadcast_to(np.asarray(self.p, np.float32), len(widths))
-        return np.asarray(_draw(jax.random.key(seed), clients, np.arange(t, t + len(x)), p))
+        return _drawn(seed, clients, t, len(x), p)
 
     def decide(self, seed: int, client: int, t: int, x_m: NDArray[Any]) -> bool:
         return bool(self.draw(seed, client, t, 1)[0])
@@ -116,7 +116,7 @@ class Random(Activation):
     def draw(self, seed: int, client: int, t: int, n: int) -> NDArray[np.bool_]:
         """(n,): what client ``client`` (from 1) draws for itself in the rounds ``t .. t + n − 1``."""
         p = np.asarray([self.p[client - 1] if isinstance(self.p, tuple) else self.p], np.float32)
-        return np.asarray(_draw(jax.random.key(seed), np.asarray([client]), np.arange(t, t + n), p)[:, 0])
+        return _drawn(seed, np.asarray([client]), t, n, p)[:, 0]
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Fixed(Activation):
             raise ConfigError(f"activation Fixed: k is {self.k}, but there are only {clients} clients")
 
     def mask(self, seed: int, t: int, x: NDArray[Any], widths: Sequence[int]) -> Mask:
-        return np.asarray(_choose(party_key(seed, 0), np.arange(t, t + len(x)), self.k, clients=len(widths)))
+        return np.asarray(_choose(party_key(seed, 0), _rounds(t, len(x)), self.k, clients=len(widths)))[: len(x)]
 
     def decide(self, seed: int, client: int, t: int, x_m: NDArray[Any]) -> bool:
         raise ConfigError("activation Fixed: the server draws the k clients; a client cannot decide alone")
@@ -225,6 +225,18 @@ class Recorded(Activation):
 
     def decide(self, seed: int, client: int, t: int, x_m: NDArray[Any]) -> bool:
         return bool(self.activated[t, client - 1])
+
+
+def _drawn(seed: int, clients: NDArray[Any], t: int, n: int, p: NDArray[np.float32]) -> Mask:
+    """(n, M), in a program for as many rounds and clients as a power of two, so that few are compiled."""
+    more = (1 << max(2, (len(clients) - 1).bit_length())) - len(clients)
+    padded = np.pad(clients, (0, more)), np.pad(p, (0, more))
+    return np.asarray(_draw(jax.random.key(seed), padded[0], _rounds(t, n), padded[1]))[:n, : len(clients)]
+
+
+def _rounds(t: int, n: int) -> NDArray[np.int64]:
+    """From ``t`` on, at least ``n`` of them, and a power of two."""
+    return np.arange(t, t + (1 << max(6, (n - 1).bit_length())))
 
 
 @jax.jit
