@@ -50,7 +50,7 @@ def seeds() -> list[m.Message]:
         m.Unknown(1, (5, 6)),
         m.Ask(2, 3, 7, True, (b"7", b"8"), None),
         m.Ask(2, 3, -1, False, (b"7",), np.array([[True, False]])),
-        *(m.Reply(1, 4, (3,), (4,), flags, each[:, 0]) for each in values),
+        *(m.Reply(1, 4, 3, (3,), (4,), flags, each[:, 0]) for each in values),
         *(m.Derivatives(1, 4, (5,), (4,), (b"5",), each) for each in values),
         m.Void(1, (5,), (b"e",)),
         m.Recall(1, 3, (b"3", b"4")),

@@ -213,7 +213,7 @@ class Play:
             self.do(0, server.questions.ask([event], self.now, first=first, stored=stored, activated=chosen))
         elif kind == 33 and self.foretold and server.room and not server.ended:
             told = self.foretold.pop(0)
-            stored = Stored(told.embeddings, told.activated, told.missing, told.applied)
+            stored = Stored(told.embeddings, told.activated, told.missing, told.steps)
             chosen = np.ones((1, CLIENTS), bool) if self.decides and not self.stored else None
             late = Late(told.prediction, stored if self.stored else None)
             self.do(0, server.open([told.event], [0], self.now, chosen, [late]))

@@ -56,7 +56,7 @@ class LateWorld(Chaos):
             if i in self.foretold:
                 self._happens.pop(0)
                 told = self.foretold[i]
-                stored = Stored(told.embeddings, told.activated, told.missing, told.applied)
+                stored = Stored(told.embeddings, told.activated, told.missing, told.steps)
                 chosen = None if self._stored_way else self.setting.choose(i, 1)
                 late = Late(told.prediction, stored if self._stored_way else None)
                 label = self.setting.labels[i]

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from anabranch.cli import app
 from anabranch.errors import AnabranchError, ConfigError, ConnectError
-from anabranch.net import keys
+from anabranch.net import asking, keys
 from anabranch.net.asking import ask_http, ask_nats
 from anabranch.net.broker import LocalBroker
 from anabranch.net.connecting import connect, disconnect
@@ -122,6 +122,9 @@ def test_the_numbers_are_those_of_the_models(tmp_path: Path) -> None:
         ("/predict?event=%20", 400, "must have 1 to 1,000"),
         ("/predict?entity=7", 400, "this federation has no entity key"),
         ("/predict?event=a&time=2026-01-01T00:00:00Z", 400, "a time goes with an entity"),
+        ("/predict?event=%ED%A0%80", 404, "no client has features for this event"),
+        ("/predict?event=" + "a" * 1001, 400, "must have 1 to 1,000"),
+        ("/predict?evnt=a", 400, "there is no 'evnt'"),
         ("/predict?event=nobody-knows-it", 404, "no client has features for this event"),
         ("/nothing", 404, "Not Found"),
     ],
@@ -130,6 +133,24 @@ def test_a_question_that_has_no_answer_says_why(path: str, status: int, said: st
     found, answer = get(shared, path)
     assert found == status
     assert said in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "an object of JSON"),
+        (b"[" * 5000, "an object of JSON"),
+        (b'{"event": "\\ud800"}', "half a letter"),
+        (b'{"event": 1.5}', "must be a text"),
+        (b'{"event": "' + b"a" * 20_000 + b'"}', "at most 16,384 bytes"),
+    ],
+)
+def test_a_body_that_is_no_question_says_why(body: bytes, said: str, shared: int) -> None:
+    request = urllib.request.Request(f"http://127.0.0.1:{shared}/predict", body)
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(request, timeout=30)
+    assert error.value.code == 400
+    assert said in json.loads(error.value.read())["error"]
 
 
 def test_the_page_for_programs_and_health(shared: int) -> None:
@@ -249,6 +270,17 @@ def test_nobody_answers(tmp_path: Path) -> None:
     asyncio.run(main())
     with pytest.raises(ConnectError, match="there is no answer"):
         ask_http("http://127.0.0.1:9", {"event": "a"})
+    with pytest.raises(ConfigError, match="plaintext shows the token"):
+        ask_http("http://10.0.0.5:80", {"event": "a"}, token=tmp_path / "token")
+
+
+def test_what_is_no_http_is_said_in_a_line(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with LocalBroker(tmp_path / "broker") as broker:
+            with pytest.raises(ConnectError, match="there is no answer"):
+                await asyncio.to_thread(ask_http, broker.url.replace("nats://", "http://"), {"event": "a"})
+
+    asyncio.run(main())
 
 
 def test_an_asker_may_ask_and_nothing_else(tmp_path: Path) -> None:
@@ -286,15 +318,19 @@ def test_an_asker_may_ask_and_nothing_else(tmp_path: Path) -> None:
                 await app.flush()
                 await until(lambda: told, f"a refusal of {subject}")
                 assert "permissions violation for subscription" in told[0].lower(), subject
+            whole = dict.fromkeys(asking.ANSWER, 1)
             server = await connect(Credentials.load(made / "server" / "connection.toml"))
 
             async def answer(message: Any) -> None:
-                await server.publish(message.reply, b'{"prediction": 1}')
+                await server.publish(message.reply, json.dumps(whole).encode())
 
             await server.subscribe("test.ask.*", cb=answer)
             await server.flush()
             got = await ask_nats(Credentials.load(made / "app" / "connection.toml"), {"event": "a"})
-            assert got == {"prediction": 1}
+            assert got == whole
+            del whole["round"]
+            with pytest.raises(AnabranchError, match="has no 'round' in its answer"):
+                await ask_nats(Credentials.load(made / "app" / "connection.toml"), {"event": "a"})
             with pytest.raises((errors.Error, AnabranchError)):
                 await ask_nats(Credentials.load(made / "bank" / "connection.toml"), {"event": "a"})
             await disconnect(app)

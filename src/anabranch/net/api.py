@@ -176,7 +176,7 @@ class Server(Running[Round]):
                 ),
                 choose=chooser(activation, whole("seed", seed, 0, SEEDS - 1), len(clients)),
                 coalesce=seconds("coalesce", coalesce) if self._samples.told else math.inf,
-                late=self._room(late, expiry, most_waiting),
+                late=self._room(late, expiry, most_waiting, durable),
                 watch=watching(detect, len(clients), seed),
                 kind=_TellingServer,
             )
@@ -202,13 +202,13 @@ class Server(Running[Round]):
         """What all rounds come to: errors, activations, who was missing, bytes."""
         return self._party.ledger
 
-    def _room(self, late: str | None, expiry: float, most: int) -> WaitingRoom | None:
+    def _room(self, late: str | None, expiry: float, most: int, durable: bool) -> WaitingRoom | None:
         """Where labels come late."""
         if not isinstance(self._samples, LateLabels):
             return None
         if isinstance(expiry, bool) or not isinstance(expiry, int | float) or not 0 < expiry < math.inf:
             raise ConfigError(f"expiry is {expiry!r}, but it is a number of seconds above 0")
-        waiting = Waiting(self._folder / WAITING, most=whole("most_waiting", most, 1), expiry=expiry)
+        waiting = Waiting(self._folder / WAITING, most=whole("most_waiting", most, 1), expiry=expiry, durable=durable)
         self._stack.callback(self._samples.close)
         return WaitingRoom(waiting, self._samples, stored=late == "stored")
 

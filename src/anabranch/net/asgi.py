@@ -5,9 +5,8 @@ It needs the extra ``http``, so nothing else imports this module before predicti
 
 from __future__ import annotations
 
+import asyncio
 import hmac
-import json
-from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -19,12 +18,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from anabranch.net.metrics import Metrics
-from anabranch.net.predictions import BUSY, NoPredictionError, Predictor
+from anabranch.net.predictions import BUSY, LARGEST, NoPredictionError, Predictor, read_question
 
-LARGEST = 16 * 1024
-"""Bytes of a question; there is no use for a longer one."""
-
-Handler = Callable[[Request], Awaitable[Response]]
+SECONDS = 10.0
+"""In which a question has to be there."""
 
 
 class Question(BaseModel):
@@ -106,17 +103,15 @@ def app(predictor: Predictor, metrics: Metrics, token: str | None = None) -> Sta
 
 async def _body(request: Request) -> dict[str, Any]:
     raw = b""
-    async for part in request.stream():
-        raw += part
-        if len(raw) > LARGEST:
-            raise HTTPException(413, f"a question has at most {LARGEST:,} bytes")
     try:
-        question = json.loads(raw)
-    except ValueError:
-        question = None
-    if not isinstance(question, dict):
-        raise HTTPException(400, 'a question is an object of JSON, such as {"event": "order 17"}')
-    return question
+        async with asyncio.timeout(SECONDS):
+            async for part in request.stream():
+                raw += part
+                if len(raw) > LARGEST:
+                    break
+    except TimeoutError:
+        raise HTTPException(408, f"a question has to be there within {SECONDS:g} seconds") from None
+    return read_question(raw)
 
 
 def openapi() -> dict[str, Any]:
@@ -136,7 +131,7 @@ def openapi() -> dict[str, Any]:
                 (400, "The question is wrong."),
                 (401, "The token is missing or wrong."),
                 (404, "No client has features for the event, or all are away."),
-                (413, "The question is too long."),
+                (408, "The question has not come in time."),
                 (BUSY, "Too many are under way."),
                 (503, "A client is away that the model cannot do without."),
             )

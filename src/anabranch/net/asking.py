@@ -6,15 +6,19 @@ import json
 import ssl
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from nats import errors
 
 from anabranch.errors import AnabranchError, ConfigError, ConnectError
 from anabranch.net.connecting import connect, disconnect
 from anabranch.net.credentials import ASKER, Credentials
+from anabranch.net.serverconf import is_loopback
 
+ANSWER = ("prediction", "probabilities", "round", "answered", "replaced", "milliseconds")
 LARGEST = 2**20
 """Bytes of an answer."""
 
@@ -46,6 +50,8 @@ def ask_http(
     """
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"{url}: is no address of HTTP: it begins with http:// or https://")
+    if token is not None and url.startswith("http://") and not is_loopback(urlsplit(url).hostname or ""):
+        raise ConfigError(f"{url} is another machine, and plaintext shows the token to others: ask over https://")
     headers = {"Content-Type": "application/json"}
     try:
         if token is not None:
@@ -58,13 +64,16 @@ def ask_http(
     body = json.dumps(question).encode()
     request = urllib.request.Request(url.rstrip("/") + "/predict", body, headers)
     try:
-        with urllib.request.urlopen(request, timeout=timeout, context=context) as response:
-            return _read(response.read(LARGEST))
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
+        if context is not None:
+            handlers.append(urllib.request.HTTPSHandler(context=context))
+        with urllib.request.build_opener(*handlers).open(request, timeout=timeout) as response:
+            return _checked(_read(response.read(LARGEST)), url)
     except urllib.error.HTTPError as error:
-        raise AnabranchError(_read(error.read(LARGEST)).get("error", str(error))) from None
+        raise AnabranchError(str(_read(error.read(LARGEST)).get("error", error))) from None
     except urllib.error.URLError as error:
         raise ConnectError(f"{url}: there is no answer ({error.reason})") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise ConnectError(f"{url}: there is no answer ({error})") from None
 
 
@@ -96,9 +105,23 @@ async def ask_nats(credentials: Credentials, question: dict[str, str], *, timeou
         ) from None
     finally:
         await disconnect(client)
-    answer = _read(message.data)
+    return _checked(_read(message.data), credentials.address)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Else a token would go wherever an answer says."""
+
+    def redirect_request(self, *arguments: Any) -> None:
+        return None
+
+
+def _checked(answer: dict[str, Any], where: str) -> dict[str, Any]:
     if "error" in answer:
         raise AnabranchError(str(answer["error"]))
+    if missing := [key for key in ANSWER if key not in answer]:
+        raise AnabranchError(
+            f"{where}: what answers there has no '{missing[0]}' in its answer: is it a server of ours?"
+        )
     return answer
 
 

@@ -151,18 +151,18 @@ def server_party(replay: Replay, credentials: Credentials, folder: Path, pace: P
         pace,
         choose=chooser(replay.plan.options["activation"], replay.config.seed, replay.clients),
         report_every=prepared.tally.report_every,
-        late=_waiting_room(replay, folder),
+        late=_waiting_room(replay, folder, pace.durable),
         watch=prepared.watch,
     )
 
 
-def _waiting_room(replay: Replay, folder: Path) -> WaitingRoom | None:
+def _waiting_room(replay: Replay, folder: Path, durable: bool) -> WaitingRoom | None:
     """Where a run's labels come late."""
     lateness = replay.prepared.lateness
     if lateness is None:
         return None
     source = ReplayHappenings(replay.chunks, replay.prepared.rounds, lateness.delay, replay.config.seed)
-    waiting = Waiting(folder / WAITING, most=lateness.slots + LONG, expiry=None)
+    waiting = Waiting(folder / WAITING, most=lateness.slots + LONG, expiry=None, durable=durable)
     return WaitingRoom(waiting, source, stored=lateness.learning == "stored")
 
 
@@ -270,6 +270,7 @@ def make_client(
     schema: str = "",
     events: AsyncIterator[bytes] | None = None,
     inputs: Inputs | None = None,
+    peek: Look | None = None,
     kind: type[ClientParty] = ClientParty,
     compute: type[ClientCompute] = ClientCompute,
 ) -> ClientParty:
@@ -289,6 +290,7 @@ def make_client(
         schema: the digest of its features.
         events: the names of the events that activate it; None where it is asked only.
         inputs: keeps the features of events whose labels come late; None is in the folder, where there are any.
+        peek: its features for an event that nothing will be learnt of; by default ``look``.
         kind: of party.
         compute: of compute.
 
@@ -298,7 +300,7 @@ def make_client(
     computes = compute(rule, model, features, rate, pace.in_flight)
     inputs = LazyInputs(folder / INPUTS) if inputs is None else inputs
     terms = terms_of(credentials.federation, clients, rule)
-    conversation = ClientConversation(terms, credentials.index, schema, computes, look, decide, _session, inputs)
+    conversation = ClientConversation(terms, credentials.index, schema, computes, look, decide, _session, inputs, peek)
     party = kind(conversation, credentials, folder, events=events, checkpoint_every=pace.checkpoint_every)
     computes.warm_up()
     return party

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from anabranch.errors import ConfigError
 from anabranch.files import check_private
@@ -20,11 +20,10 @@ from anabranch.net.metrics import Metrics
 from anabranch.net.predictions import Predictor
 from anabranch.net.serverconf import is_loopback
 
-if TYPE_CHECKING:
-    pass
-
 SHORTEST_TOKEN = 16
 """Letters of a token."""
+SECONDS, CONNECTIONS = 10.0, 512
+"""A connection has so long for its first request, and so many there are at a time; the next one is hung up."""
 START = 30.0
 """Seconds in which the server has to be there."""
 
@@ -116,18 +115,18 @@ async def serving_predictions(predictor: Predictor, metrics: Metrics, settings: 
             f"predictions over HTTP need {error.name}: install the extra, pip install 'anabranch[http]'"
         ) from None
     token = settings.read_token()
-    listening = _listen(settings)
-    port = int(listening.getsockname()[1])
     config = uvicorn.Config(
         app(predictor, metrics, token),
+        http=_patient(SECONDS, CONNECTIONS),
         log_config=None,
         access_log=False,
         lifespan="off",
         server_header=False,
-        limit_concurrency=1024,
         timeout_keep_alive=30,
     )
     _load_tls(config, settings)
+    listening = _listen(settings)
+    port = int(listening.getsockname()[1])
 
     class Server(uvicorn.Server):
         @contextmanager
@@ -148,6 +147,28 @@ async def serving_predictions(predictor: Predictor, metrics: Metrics, settings: 
         server.should_exit = server.force_exit = True
         await asyncio.wait({task})
         listening.close()
+
+
+def _patient(seconds: float, most: int) -> type[asyncio.Protocol]:
+    """Uvicorn's protocol of HTTP, which by itself waits for ever for the first request of any number of connections."""
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    class Patient(HttpToolsProtocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._waits = self.loop.call_later(seconds, self._hang_up)
+            if len(self.connections) > most:
+                transport.abort()
+
+        def _hang_up(self) -> None:
+            if getattr(self, "cycle", None) is None:  # no request has come
+                self.transport.abort()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._waits.cancel()
+            super().connection_lost(exc)
+
+    return Patient
 
 
 def _listen(settings: HttpSettings) -> socket.socket:
@@ -173,7 +194,7 @@ def _load_tls(config: Any, settings: HttpSettings) -> None:
     check_private(settings.key)
     try:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(settings.certificate, settings.key)
+        context.load_cert_chain(settings.certificate, settings.key, password="")  # nobody is there to be asked
         if settings.clients_ca is not None:
             context.load_verify_locations(settings.clients_ca)
             context.verify_mode = ssl.CERT_REQUIRED

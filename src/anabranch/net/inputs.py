@@ -35,6 +35,10 @@ class LazyInputs:
             self._kept = KeptInputs(self._path, most=MOST)
         self._kept.put(event, x, activated, number)
 
+    def recent(self, n: int) -> list[bytes]:
+        """The last ``n`` of the events that have activated the client, in their order."""
+        return [] if self._kept is None else self._kept.recent(n)
+
     def drop(self, events: Iterable[bytes]) -> None:
         """Lets go of some events."""
         if self._kept is not None:

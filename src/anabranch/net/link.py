@@ -19,8 +19,9 @@ from anabranch.protocol.messages import Message
 
 RETRY = 0.5
 """Seconds between two attempts to connect for the first time."""
-ASKED = 256
+ASKED = 1024
 """So many questions are answered at a time."""
+BUSY = b'{"error": "too many ask at a time: ask again in a moment", "status": 429}'
 FLUSH = 5
 """Seconds in which a broker has to have taken the subscriptions."""
 
@@ -186,7 +187,10 @@ class Link:
     async def _asked(self, message: Msg) -> None:
         """Somebody asks; the answer goes to who it was, and to no other subject that the server may publish to."""
         own = f"{self._subject}.answer.{message.subject.rpartition('.')[2]}."
-        if not message.reply.startswith(own) or len(self._answering) >= ASKED:
+        if not message.reply.startswith(own):
+            return
+        if len(self._answering) >= ASKED:
+            await self._reply(message, BUSY)
             return
         task = asyncio.ensure_future(self._answer(message))
         self._answering.add(task)
@@ -194,7 +198,9 @@ class Link:
 
     async def _answer(self, message: Msg) -> None:
         assert self.answer is not None
-        answer = await self.answer(message.data)
+        await self._reply(message, await self.answer(message.data))
+
+    async def _reply(self, message: Msg, answer: bytes) -> None:
         if self._nats is not None and self._nats.is_connected:
             try:
                 await self._nats.publish(message.reply, answer)

@@ -89,7 +89,7 @@ def _sourced_server(file: ServerFile, labels: SourcedLabels, credentials: Creden
     found = SourceLabels(source, labels.label, file.model.classes)
     samples, room = SourceSamples(found), None
     if labels.late is not None:
-        waiting = Waiting(folder / WAITING, most=labels.most, expiry=labels.expiry)
+        waiting = Waiting(folder / WAITING, most=labels.most, expiry=labels.expiry, durable=file.durable)
         room = SourcedRoom(waiting, SourceHappenings(found), stored=labels.late == "stored")
     party = _server(
         file,
@@ -178,6 +178,7 @@ def _sourced_client(file: ClientFile, own: SourcedFeatures, credentials: Credent
         folder,
         schema=features.schema,
         inputs=kept,
+        peek=inputs.peek,
         kind=SourcedClient,
     )
     assert isinstance(party, SourcedClient)

@@ -20,6 +20,8 @@ from anabranch.sources.names import Names, entity_text
 
 AT_ONCE = 256
 """So many questions are under way at most."""
+LARGEST = 16 * 1024
+"""Bytes of a question; there is no use for a longer one."""
 LONGEST = 1000
 """Letters of an event's or an entity's name in a question."""
 
@@ -113,7 +115,7 @@ class Predictor:
         return [names[i] if i < len(names) else f"client {i + 1}" for i in clients if which(i)]
 
     def _event(self, question: Mapping[str, Any]) -> bytes:
-        wrong = [key for key in question if key not in ("event", "entity", "time")]
+        wrong = [f"{key:.60}" for key in question if key not in ("event", "entity", "time")]
         given = [key for key in ("event", "entity") if question.get(key) is not None]
         if wrong or len(given) != 1:
             there = f"there is no '{wrong[0]}'" if wrong else "it has both" if given else "it has neither"
@@ -134,15 +136,26 @@ class Predictor:
     async def answer_json(self, raw: bytes) -> bytes:
         """The answer to a question as JSON, or ``{"error": .., "status": ..}``."""
         try:
-            try:
-                question = json.loads(raw)
-            except ValueError:
-                question = None
-            if not isinstance(question, dict):
-                raise NoPredictionError('a question is an object of JSON, such as {"event": "order 17"}', WRONG)
-            return json.dumps(await self(question)).encode()
+            return json.dumps(await self(read_question(raw))).encode()
         except NoPredictionError as error:
             return json.dumps({"error": str(error), "status": error.status}).encode()
+
+
+def read_question(raw: bytes) -> dict[str, Any]:
+    """A question as JSON.
+
+    Raises:
+        NoPredictionError: where it is none, or too long.
+    """
+    if len(raw) > LARGEST:
+        raise NoPredictionError(f"a question has at most {LARGEST:,} bytes", WRONG)
+    try:
+        question = json.loads(raw)
+    except (ValueError, RecursionError):
+        question = None
+    if not isinstance(question, dict):
+        raise NoPredictionError('a question is an object of JSON, such as {"event": "order 17"}', WRONG)
+    return question
 
 
 def _text(question: Mapping[str, Any], key: str) -> str:
@@ -152,6 +165,8 @@ def _text(question: Mapping[str, Any], key: str) -> str:
     text = str(value)
     if not text.strip() or len(text) > LONGEST:
         raise NoPredictionError(f"{key} has {len(text):,} letters, but it must have 1 to {LONGEST:,}", WRONG)
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise NoPredictionError(f"{key} has half a letter in it (a surrogate), which no text has", WRONG)
     return text
 
 

@@ -35,6 +35,8 @@ LAST_ANSWERS = 60.0
 """Seconds that the clients have for their goodbyes at the end."""
 TOGETHER = 256
 """So many predictions are asked for in one message."""
+LONGEST_ANSWER = 30.0
+"""Seconds that a prediction may take; usually it takes a deadline at most."""
 COMING = 15.0
 """Seconds for which a server that goes on waits for clients that it could do without. They need a moment to hear that
 it is there again, in which it would play thousands of rounds."""
@@ -240,18 +242,22 @@ class ServerParty(Engine):
         while talk.room and not absent and self._stop is None:
             # In two halves, so that the clients work on one while the server works on the other.
             room = min(talk.room, max(1, talk.in_flight // 2))
-            if ready := late.ready(room):
+            if found := late.ready(room):
+                ready, lates = late.alike(found)
                 events, labels = [each.event for each in ready], [each.label for each in ready]
-                asks = self._choose is not None and not late.stored
+                asks = self._choose is not None and lates[0].stored is None
                 chosen = late.activated(ready) if asks else None
-                await self._do(talk.open(events, labels, now, chosen, [late.late(each) for each in ready]))
+                await self._do(talk.open(events, labels, now, chosen, lates))
                 if await self._nobody_waited_for():
                     break
                 continue
             told = talk.arrived(now)[:room]
             events = late.arrived(told) or late.take(room)
             for event in told:
-                talk.take_up(event)
+                if event in events or late.is_under_way(event):
+                    talk.take_up(event)
+                else:
+                    await self._do(talk.known(event, late.number_of(event), stored=late.stored))
             if events:
                 first = late.number(len(events))
                 chosen = None if self._choose is None else self._choose(first, len(events))
@@ -291,14 +297,20 @@ class ServerParty(Engine):
         """What is predicted for an event now, with the clients that are here; nothing changes.
 
         Raises:
-            ConnectError: where the server ends before.
+            ConnectError: where the server ends before, or is not connected.
         """
         if self._stop is not None or self._closed:
             raise ConnectError("the server has ended")
+        if not self.link.connected:
+            raise ConnectError("the server has no connection to the broker")
         found: asyncio.Future[Predicted] = asyncio.get_running_loop().create_future()
         self._questions.append((event, found))
         self._wake.set()
-        return await found
+        try:
+            async with asyncio.timeout(LONGEST_ANSWER):
+                return await found
+        except TimeoutError:
+            raise ConnectError("the server has not come to answer: it has too much to do") from None
 
     async def _ask(self, now: float) -> None:
         """Asks for what has been wanted since the last turn, together."""
@@ -402,11 +414,16 @@ class ServerParty(Engine):
         try:
             return await super()._finish()
         finally:
+            self._log_file.close()
+
+    async def run(self) -> Stop:
+        try:
+            return await super().run()
+        finally:
             self._closed = True
             for found in [*self._wanted.values(), *(found for _, found in self._questions)]:
                 if not found.done():
                     found.set_exception(ConnectError("the server has ended"))
-            self._log_file.close()
             if self.late is not None:
                 self.late.waiting.close()
 

@@ -97,6 +97,11 @@ class WaitingRoom:
             if each.label is not None:
                 if events:  # an event that happens before the label comes is predicted before it is learnt from
                     break
+                if self._held or each.event in self._asked:  # those that follow wait too, so that their order stays
+                    if len(self._held) >= WAITS:
+                        break
+                    self._held.append(self._here.popleft())
+                    continue
                 self._here.popleft()
                 if self._label(each):
                     break
@@ -123,9 +128,6 @@ class WaitingRoom:
     def _label(self, each: Happening) -> bool:
         """Sorts a label in; whether it has made a round ready."""
         assert each.label is not None
-        if each.event in self._asked and len(self._held) < WAITS:
-            self._held.append(each)
-            return False
         return self.waiting.label(each.event, each.label, time.time()) == "ready"
 
     def predicted(self, predicted: Predicted) -> list[bytes]:
@@ -139,10 +141,8 @@ class WaitingRoom:
         while (each := self._predicted.pop(self.waiting.counts["happened"], None)) is not None:
             gone += self.waiting.add(each.event, each.number, self._record(each), time.time())
             self._asked.pop(each.event, None)
-        for held in [*self._held]:
-            if held.event not in self._asked:
-                self._held.remove(held)
-                self._label(held)
+        while self._held and self._held[0].event not in self._asked:
+            self._label(self._held.popleft())
         return gone
 
     def _record(self, each: Predicted) -> bytes:
@@ -153,7 +153,7 @@ class WaitingRoom:
                 label=0,
                 activated=each.activated,
                 missing=each.missing,
-                applied=each.applied,
+                applied=each.steps if self.stored else (m.NONE,) * len(each.steps),
                 embeddings=np.zeros(0, np.float32) if embeddings is None else embeddings,
                 predicted=m.NOTHING if each.prediction is None else each.prediction,
                 stored=self.stored,
@@ -165,10 +165,26 @@ class WaitingRoom:
         record = decode(ready.record)
         assert isinstance(record, m.Record)
         predicted = None if record.predicted == m.NOTHING else record.predicted
-        if not self.stored:
+        if not record.stored:  # it may have been predicted before the setting was changed
             return Late(predicted)
         embeddings = record.embeddings if record.embeddings.size else None
         return Late(predicted, Stored(embeddings, record.activated, record.missing, record.applied))
+
+    def alike(self, ready: Sequence[Ready]) -> tuple[list[Ready], list[Late]]:
+        """The first of them that are learnt from in the same way, and what their rounds need; the others wait."""
+        lates = [self.late(each) for each in ready]
+        kinds = [each.stored is None for each in lates]
+        n = kinds.index(not kinds[0]) if (not kinds[0]) in kinds else len(kinds)
+        self.waiting.put_back(ready[n:])
+        return list(ready[:n]), lates[:n]
+
+    def number_of(self, event: bytes) -> int | None:
+        """Of an event that waits; None where none of this name does."""
+        return self.waiting.number(event)
+
+    def is_under_way(self, event: bytes) -> bool:
+        """Whether an event is just being predicted."""
+        return event in self._asked
 
     def activated(self, ready: Sequence[Ready]) -> np.ndarray:
         """(n, M): whom their events have activated."""

@@ -52,8 +52,8 @@ class Predicted:
     """(M,): whom the event has activated."""
     missing: tuple[int, ...]
     """(M,): 0 where the client replied, else how it was replaced; see `anabranch.protocol.missing`."""
-    applied: tuple[int, ...]
-    """(M,): which parameters each embedding belongs to."""
+    steps: tuple[int, ...]
+    """(M,): how many derivatives were in the parameters of each embedding; 0 where the client was replaced."""
 
     @property
     def prediction(self) -> int | None:

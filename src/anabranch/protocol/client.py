@@ -70,6 +70,7 @@ class ClientConversation:
         decide: whether an event activates it, where the server does not say.
         session: draws a number that it never drew before.
         inputs: keeps the features of events whose labels come later.
+        peek: its features for an event that nothing will be learnt of; by default ``look``.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class ClientConversation:
         decide: Decide,
         session: Callable[[], int],
         inputs: Inputs | None = None,
+        peek: Look | None = None,
     ) -> None:
         self.terms, self.client, self.schema = terms, client, schema
         self.compute = compute
@@ -92,10 +94,11 @@ class ClientConversation:
         self.activations = self.answers = 0
         """Rounds that it stepped in, and rounds that it answered, since this process began."""
         self._look, self._decide, self._draw = look, decide, session
+        self._peek = look if peek is None else peek
         self._inputs: Inputs = InputsInMemory() if inputs is None else inputs
         self._learnt: deque[tuple[int, bytes, bool]] = deque()
         """Rounds of events whose features are kept, in about their order, and whether they have activated it."""
-        self._taken_up: dict[bytes, None] = {}
+        self._taken_up: dict[bytes, None] = dict.fromkeys(self._inputs.recent(LATELY))
         """The last events of its own that the server has asked for since their labels come later."""
         self._settling: deque[tuple[int, bytes]] = deque(maxlen=2 * REMEMBERED)
         """Rounds of events of its own that are over, and not in a checkpoint yet."""
@@ -223,11 +226,13 @@ class ClientConversation:
         if self.joined and message.epoch != self._epoch and self._another(self._session):
             text = "two servers of this federation answer: end the one that should not be there"
             return [Stop(text, failed=True)]
+        again = message.epoch != self._epoch
         self.joined, self._epoch = True, message.epoch
         # A server that has begun again knows of no event that waits for its round, and may have died just after it
         # had asked for one.
-        self._happened |= {event: {} for event in self._taken_up}
-        self._taken_up.clear()
+        if again:
+            self._happened = {event: {} for event in self._taken_up} | self._happened
+            self._taken_up.clear()
         told = [action for event in list(self._happened) for action in self._tell(event)]
         return [Note("joined", f"the server is here; {message.rounds:,} rounds are played"), *told]
 
@@ -264,20 +269,19 @@ class ClientConversation:
                 t, (x, decided) = query.first + i, self._kept_or_looked_up(event)
                 if t <= self.applied:  # it is over: the query was late
                     continue
-                self._answered[event] = None
+                self._remember_answered(event)
                 kept = self._kept.get(t)
                 if kept is not None and kept.event != event:
                     del self._kept[t]  # the server has begun again, and has another event for this round
                 if x is None:
                     unknown.append(t)
-                elif event in self._told:  # the server has the embedding, and asks once more if it cannot use it
+                elif event in self._told and decided is None:
+                    # The server has the embedding, and asks once more if it cannot use it.
                     self._hold(t, event, {})
                     self._told.discard(event)
                 else:
                     chosen = decided if query.activated is None else bool(query.activated[i, self.client - 1])
                     asked.append(_Asked(t, event, x, chosen))
-        while len(self._answered) > REMEMBERED:
-            del self._answered[next(iter(self._answered))]
         actions: list[Action] = [Send(m.Unknown(self._session, tuple(unknown)))] if unknown else []
         block = self.compute.block if self.compute.rule.update.rows is None else 1
         for start in range(0, len(asked), block):
@@ -287,10 +291,12 @@ class ClientConversation:
     def _features(self, event: bytes) -> NDArray[Any] | None:
         return self._kept_or_looked_up(event)[0]
 
-    def _kept_or_looked_up(self, event: bytes) -> tuple[NDArray[Any] | None, bool | None]:
+    def _kept_or_looked_up(self, event: bytes, *, peek: bool = False) -> tuple[NDArray[Any] | None, bool | None]:
         """The features for an event, and whether it has activated the client where that is decided."""
         kept = self._inputs.get(event)
-        return (self._look(event), None) if kept is None else kept
+        if kept is not None:
+            return kept
+        return (self._peek if peek else self._look)(event), None
 
     def _ask(self, ask: m.Ask) -> list[Action]:
         """Replies to questions with embeddings of the moment; keeps the features of events that rounds will follow."""
@@ -309,7 +315,7 @@ class ClientConversation:
         samples: list[NDArray[Any]] = []
         activated: list[bool] = []
         for i, event in enumerate(ask.events):
-            x, decided = self._kept_or_looked_up(event)
+            x, decided = self._kept_or_looked_up(event, peek=ask.first == m.NONE)
             if x is None:
                 unknown.append(ask.asked + i)
                 continue
@@ -328,7 +334,7 @@ class ClientConversation:
         rows = [self.compute.embed(np.stack(samples[i : i + looks])) for i in range(0, len(samples), looks)]
         values = np.concatenate(rows) if rows else np.zeros((0, self.compute.width), self.compute.rule.wire)
         flags = np.array(activated, bool)
-        return [Send(m.Reply(self._session, self.applied, tuple(known), tuple(unknown), flags, values))]
+        return [Send(m.Reply(self._session, self.applied, self.safe, tuple(known), tuple(unknown), flags, values))]
 
     def _take_up(self, event: bytes) -> None:
         """The server knows of an event, and its label comes later; what was told of it is not used."""
@@ -338,7 +344,12 @@ class ClientConversation:
                 del self._taken_up[next(iter(self._taken_up))]
             self.settled.append(event)
             self._forget(event)
+        self._remember_answered(event)
+
+    def _remember_answered(self, event: bytes) -> None:
         self._answered[event] = None
+        while len(self._answered) > REMEMBERED:
+            del self._answered[next(iter(self._answered))]
 
     def _let_go(self, t: int) -> None:
         """Drops the features of events whose rounds were long before round ``t``."""
@@ -359,12 +370,11 @@ class ClientConversation:
             self._samples.push(t, event)
             kept = self._kept.get(t)
             told = event in self._happened or (kept is not None and kept.event == event)
-            late = self._inputs.get(event)
-            if late is not None:
-                self._learnt.append((t, event, bool(late[1])))
             activated[i] = (told or self._decide(t, x)) if chosen is None else chosen
             if activated[i]:
                 self._hold(t, event, {self.applied: pending[i]})
+            if self._inputs.get(event) is not None:
+                self._learnt.append((t, event, bool(activated[i])))
         self.answers += len(rounds)
         self._let_go(rounds[-1])
         return [Send(m.Embeddings(self._session, self.applied, self.safe, rounds, activated, values))]
@@ -446,6 +456,7 @@ class ClientConversation:
             self.compute.step(rounds, pending, message.values[i : i + 1])
             self.activations += 1
         self.applied = t
+        self._forget(event)
         self._learnt.append((t, event, True))
         self._let_go(t)
         return actions

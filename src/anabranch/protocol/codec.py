@@ -242,6 +242,7 @@ FORMS: dict[type[m.Message], dict[str, _Form]] = {
     m.Reply: {
         "session": _NONCE,
         "applied": _ROUND,
+        "safe": _ROUND,
         "asked": _ROUNDS,
         "unknown": _ROUNDS,
         "activated": _FLAGS,

@@ -21,6 +21,9 @@ class Inputs(Protocol):
     def drop(self, events: Iterable[bytes]) -> None:
         """Lets go of some events."""
 
+    def recent(self, n: int) -> list[bytes]:
+        """The last ``n`` of the events that have activated the client, in their order."""
+
 
 class InputsInMemory:
     """As long as the process lives."""
@@ -37,6 +40,9 @@ class InputsInMemory:
     def drop(self, events: Iterable[bytes]) -> None:
         for event in events:
             self._held.pop(event, None)
+
+    def recent(self, n: int) -> list[bytes]:
+        return [event for event, (_, activated) in self._held.items() if activated][-n:]
 
     def __len__(self) -> int:
         return len(self._held)

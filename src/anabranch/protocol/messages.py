@@ -156,7 +156,8 @@ class Ask(Message):
 
     epoch: int
     asked: int
-    """The number of the first of these consecutive questions."""
+    """The number of the first of these consecutive questions; `NONE` where the server knows of the events already, and
+    wants no reply."""
     first: int
     """The number of the first event, where rounds will follow once the labels are there; else `NONE`."""
     stored: bool
@@ -172,6 +173,8 @@ class Reply(Message):
     session: int
     applied: int
     """The last round whose derivative is in the parameters that made the embeddings."""
+    safe: int
+    """The last round whose derivative is in its checkpoint."""
     asked: Rounds
     """The numbers of the questions."""
     unknown: Rounds
@@ -243,7 +246,7 @@ class Record(Message):
     missing: Rounds
     """(M,): 0 where the client answered, else how it was replaced; see `anabranch.protocol.missing`."""
     applied: Rounds
-    """(M,): which parameters each embedding belongs to."""
+    """(M,): which parameters each embedding belongs to; where they are stored, how many derivatives were in those."""
     embeddings: NDArray[Any]
     """(e,), or (l, e) under SLR; empty where the round was skipped."""
     predicted: int = NONE

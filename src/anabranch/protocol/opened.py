@@ -22,8 +22,8 @@ class Stored(NamedTuple):
     """(M,)"""
     missing: m.Rounds
     """(M,): 0 where the client had replied, else how it was replaced."""
-    applied: m.Rounds
-    """(M,): which parameters each embedding belongs to."""
+    steps: m.Rounds
+    """(M,): how many derivatives were in the parameters of each embedding."""
 
     def stands(self, widths: Sequence[int]) -> list[Stand]:
         """What there is of every client, whose embeddings have these widths."""
@@ -92,7 +92,7 @@ class Open:
         said = np.array([answer is not None and answer.activated for answer in answers])
         applied = tuple(m.NONE if answer is None else answer.applied for answer in answers)
         if self.stored is not None:
-            said, applied = self.stored.activated, self.stored.applied
+            said, applied = self.stored.activated, self.stored.steps
         elif self.activated is not None:  # the server decides, and a client that is not here cannot learn
             said = self.activated & answered
         return m.Record(

@@ -24,7 +24,8 @@ from anabranch.protocol.training import Training
 class _Reply(NamedTuple):
     """What a client sent for a question."""
 
-    applied: int
+    steps: int
+    """How many derivatives were in the parameters."""
     activated: bool
     values: NDArray[Any]
 
@@ -38,6 +39,8 @@ class _Question:
     number: int
     """Of the event, where a round will follow once its label is there; else `NONE`."""
     stored: bool
+    rounds: int
+    """How many were played when it was asked."""
     deadline: float
     activated: NDArray[np.bool_] | None
     """(M,) where the server decides."""
@@ -111,7 +114,8 @@ class Questions:
         for i, event in enumerate(events):
             chosen = None if activated is None else activated[i]
             number = m.NONE if first == m.NONE else first + i
-            each = _Question(begin + i, event, number, stored, now + self._deadline, chosen)
+            rounds, deadline = self._training.rounds, now + self._deadline
+            each = _Question(begin + i, event, number, stored, rounds, deadline, chosen)
             if not each.learns:  # nobody who is away is waited for
                 each.unknown = {client for client, seat in enumerate(self._seats, 1) if not seat.present}
             self._open[each.asked] = each
@@ -133,6 +137,8 @@ class Questions:
         problem = ""
         if n:
             problem = seat.unusable(reply.values, width, reply.activated)
+        if not problem and seat.full and reply.activated.any():
+            problem = f"{len(seat.outbox):,} of its derivatives are in no checkpoint of it: no more are kept for it"
         if reply.applied > seat.before:
             problem = f"its parameters have a derivative of round {reply.applied:,}, which it was never sent"
         wrong = [*reply.unknown, *(reply.asked if problem else ())]
@@ -141,24 +147,27 @@ class Questions:
             actions.append(Note("unusable", f"client {client}: {problem}", client))
         if reply.unknown:
             actions.append(Note("unknown", f"client {client}: it has no features for this event", client))
+        if not problem:
+            seat.forget(min(reply.safe, reply.applied, seat.before))
         seat.present = True
         stale: list[_Question] = []
-        touched = []
+        touched: dict[int, _Question] = {}
         for i, asked in enumerate(reply.asked if not problem else ()):
             each = self._open.get(asked)
             if each is None or client in each.replies:
                 continue
-            if each.learns and seat.stale(reply.applied, self._training.rounds, self._in_flight):
+            if each.learns and seat.stale(reply.applied, each.rounds, self._in_flight):
                 stale.append(each)
                 continue
-            each.replies[client] = _Reply(reply.applied, bool(reply.activated[i]), reply.values[i])
+            activated = bool(reply.activated[i])
+            each.replies[client] = _Reply(seat.steps(reply.applied), activated, reply.values[i])
             each.unknown.discard(client)
-            touched.append(each)
+            touched[asked] = each
         for asked in wrong:
             each = self._open.get(asked)
             if each is not None and client not in each.replies:
                 each.unknown.add(client)
-                touched.append(each)
+                touched[asked] = each
         if stale:
             text = f"client {client} replied with parameters of round {reply.applied:,}: a derivative was lost"
             actions += [Note("stale", text, client), *self._send_again(client, seat, reply.applied, now)]
@@ -166,7 +175,7 @@ class Questions:
             for each in anew:
                 each.again.add(client)
             actions += self._ask(client, anew)
-        return actions + self._conclude(touched)
+        return actions + self._conclude([*touched.values()])
 
     def due(self) -> float:
         """When `tick` has something to do."""
@@ -177,14 +186,15 @@ class Questions:
         late = [each for each in self._open.values() if each.deadline <= now]
         actions: list[Action] = []
         for client, seat in enumerate(self._seats, 1):
-            lacking = [each for each in late if client not in each.replies and client not in each.unknown]
+            # Nobody's question says that a client is away: only rounds, and what rounds will follow, ask it again.
+            lacking = [each for each in late if client not in each.replies and each.learns]
             if not lacking:
                 continue
-            if seat.present:
+            if seat.present and any(client not in each.unknown for each in lacking):
                 text = f"client {client} has not replied for a prediction in {self._deadline:g} s"
                 actions.append(Note("missed", text, client, len(lacking)))
                 seat.present = False
-            actions += self._ask(client, [each for each in lacking if each.learns])
+            actions += self._ask(client, lacking)
         for each in late:
             each.deadline, each.overdue = now + self._deadline, True
             each.again.clear()
@@ -267,7 +277,7 @@ class Questions:
                     embeddings=row,
                     activated=said,
                     missing=tuple(stand.how for stand in stands),
-                    applied=tuple(m.NONE if reply is None else reply.applied for reply in replies),
+                    steps=tuple(0 if reply is None else reply.steps for reply in replies),
                 )
             )
         return actions

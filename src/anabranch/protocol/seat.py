@@ -76,15 +76,26 @@ class Seat:
         """The keys of the outbox."""
         self.sent_again = -math.inf
         """When derivatives were last sent again since an answer lacked them."""
+        self.pushed = 0
+        """In how many rounds it was activated."""
         self.max_delay = 0
         """The most steps between an embedding's parameters and those that its derivative was applied to."""
 
     def push(self, t: int, applied: int, event: bytes, value: NDArray[Any], *, stored: bool = False) -> None:
-        """The client was activated in round ``t``, with the parameters that have the derivatives up to ``applied``."""
-        self.max_delay = max(self.max_delay, len(self._rounds) - bisect_right(self._rounds, applied))
+        """The client was activated in round ``t``, with the parameters that have the derivatives up to ``applied``.
+
+        Where it goes by a ``stored`` embedding, ``applied`` is how many derivatives those were; see `steps`.
+        """
+        delay = self.pushed - applied if stored else len(self._rounds) - bisect_right(self._rounds, applied)
+        self.max_delay = max(self.max_delay, delay)
+        self.pushed += 1
         self.outbox[t] = Sent(self.before, applied, event, value, stored)
         self._rounds.append(t)
         self.before = t
+
+    def steps(self, applied: int) -> int:
+        """How many derivatives are in the parameters that have those up to ``applied``."""
+        return self.pushed - len(self.after(applied))
 
     def forget(self, safe: int) -> None:
         """The client's checkpoint has the derivatives up to this round."""
@@ -156,6 +167,7 @@ class Seat:
             "before": self.before,
             "safe": self.safe,
             "max_delay": self.max_delay,
+            "pushed": self.pushed,
             "outbox": [
                 [t, each.before, each.applied, each.event.hex(), each.stored] for t, each in self.outbox.items()
             ],
@@ -174,6 +186,7 @@ class Seat:
         self.history.last, self.history.total = arrays["last"], arrays["total"].copy()
         self.history.round, self.history.count = values["round"], values["count"]
         self.before, self.safe, self.max_delay = values["before"], values["safe"], values["max_delay"]
+        self.pushed = values["pushed"]
         self.outbox = {
             t: Sent(before, applied, bytes.fromhex(event), arrays["outbox"][i], stored)
             for i, (t, before, applied, event, stored) in enumerate(values["outbox"])

@@ -28,6 +28,8 @@ from anabranch.protocol.training import Training
 
 PIECE = 2**19
 """Bytes, about, of the derivatives in a message that sends them again."""
+FORGOTTEN = 10_000
+"""So many events are forgotten in one message."""
 REMEMBERED = 10_000
 """So many events of the last rounds are remembered, so that one that comes late opens no second round."""
 
@@ -164,9 +166,23 @@ class ServerConversation:
         """An event that clients have told of is predicted now: each of them is asked, and replies with its own."""
         self._arrivals.pop(event, None)
 
+    def known(self, event: bytes, number: int | None, *, stored: bool) -> list[Action]:
+        """An event that clients have told of waits for its label already; or has its round behind it.
+
+        Args:
+            number: of the event; None where it waits no longer.
+            stored: whether its round will go by the embeddings that were sent.
+        """
+        arrival = self._arrivals.pop(event, None)
+        clients = () if arrival is None else arrival.answers
+        if number is None:
+            return [self._void(client, events=(event,)) for client in clients]
+        return [Send(m.Ask(self._epoch, m.NONE, number, stored, (event,), None), client) for client in clients]
+
     def forget(self, events: Sequence[bytes]) -> list[Action]:
         """No round will be opened for events that were predicted: the clients need not keep their features."""
-        return [self._void(client, events=tuple(events)) for client, seat in self._here()]
+        pieces = [tuple(events[i : i + FORGOTTEN]) for i in range(0, len(events), FORGOTTEN)]
+        return [self._void(client, events=piece) for client, _ in self._here() for piece in pieces]
 
     def _here(self) -> list[tuple[int, Seat]]:
         """The clients that have said hello to this process."""

@@ -57,6 +57,21 @@ class Inputs:
         self.counts["expired"] += gone
         return gone
 
+    def peek(self, event: bytes) -> NDArray[np.float32] | None:
+        """As `look`, for an event that nothing will be learnt of: nothing is kept, counted or moved on.
+
+        Raises:
+            CheckpointError, OutputError: where what is kept cannot be read.
+        """
+        held = self._kept.get(event)
+        if held is not None:
+            return held[0]
+        values = self._look(event)
+        try:
+            return None if values is None else self._features(self._state, values)[1]
+        except DataError:
+            return None
+
     def look(self, event: bytes) -> NDArray[np.float32] | None:
         """The features (d,) of an event; None where there are none, or a value is not one that the rules take.
 

@@ -133,6 +133,16 @@ class KeptInputs:
             self._count -= gone
             self.crowded_out += gone
 
+    def recent(self, n: int) -> list[bytes]:
+        """The last ``n`` of the events that have activated this client, by their numbers.
+
+        Raises:
+            CheckpointError: where the file is damaged.
+        """
+        query = "SELECT event FROM kept WHERE activated = 1 ORDER BY number DESC LIMIT ?"
+        with naming(self.path):
+            return [event for (event,) in self._database.execute(query, (n,)).fetchall()][::-1]
+
     def drop(self, events: Iterable[bytes]) -> None:
         """Lets go of events, together; those that are not kept do not matter.
 

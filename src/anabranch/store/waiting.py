@@ -50,6 +50,7 @@ class Waiting:
         path: of the file, made where it is not there.
         most: how many may wait; where there are more, the oldest go. Also how many labels may wait for their events.
         expiry: seconds after which an event without a label goes, and a label without an event; None is never.
+        durable: whether what is said to be there is on the disk, so that a power failure does not lose it.
 
     Raises:
         CheckpointError: where the file is damaged.
@@ -68,9 +69,11 @@ class Waiting:
     (1, 1, 0)
     """
 
-    def __init__(self, path: Path, *, most: int, expiry: float | None) -> None:
+    def __init__(self, path: Path, *, most: int, expiry: float | None, durable: bool = False) -> None:
         self._path, self._most, self._expiry = path, most, expiry
         self._database = open_sqlite(path, _KIND, _SCHEMA)
+        if durable:
+            self._database.execute("PRAGMA synchronous = FULL")
         with naming(path):
             held = dict(self._database.execute("SELECT what, n FROM counts").fetchall())
             (self._length,) = self._database.execute("SELECT count(*) FROM waiting").fetchone()
@@ -182,12 +185,21 @@ class Waiting:
         """Whether `ready` has something to give."""
         return self._labelled > len(self._taken)
 
+    def put_back(self, ready: Iterable[Ready]) -> None:
+        """`ready` gives these again."""
+        self._taken.difference_update(each.event for each in ready)
+
+    def number(self, event: bytes) -> int | None:
+        """Of an event that waits; None where none of this name does."""
+        with naming(self._path):
+            found = self._one("SELECT number FROM waiting WHERE event = ?", event)
+        return None if found is None else int(found[0])
+
     def learnt(self, events: Iterable[bytes]) -> None:
         """Rounds were played of these; those that do not wait do not matter."""
         with naming(self._path), self._database:
             self._begin()
             gone = self._end(events, "learnt")
-        self._labelled -= len(gone)
         self._taken.difference_update(gone)
 
     def expire(self, now: float) -> list[bytes]:
@@ -212,8 +224,12 @@ class Waiting:
         """These wait no longer."""
         gone = []
         for event in events:
-            if self._run("DELETE FROM waiting WHERE event = ?", event):
+            found = self._one("SELECT place FROM waiting WHERE event = ?", event)
+            if found is not None:
                 gone.append(event)
+                self._labelled -= found[0] is not None
+                self._run("DELETE FROM waiting WHERE event = ?", event)
+            if found is not None or how == "learnt":  # a log may know of rounds that a file of before does not
                 self._run("INSERT OR REPLACE INTO past (event, how) VALUES (?, ?)", event, how)
         if gone:
             self._length -= len(gone)
