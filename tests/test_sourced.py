@@ -186,6 +186,14 @@ def test_a_party_that_is_gone_for_a_while_goes_on_and_loses_nothing(tmp_path: Pa
     assert server.ledger.activations.tolist() == [150, 0]
 
 
+def test_labels_are_learnt_from_while_more_events_wait_than_can_be_predicted(tmp_path: Path) -> None:
+    """All events are told of at once; labels come after."""
+    world = companies(tmp_path, 300, speed=1000.0, coalesce=0.0)
+    server, _, _ = world.play(lambda server: server.late.waiting.counts["happened"] >= 250)
+    assert server.late is not None
+    assert server.late.waiting.counts["learnt"] >= 50
+
+
 def sensors(folder: Path, n: int = 120, **labels: Any) -> World:
     """Two rooms report at times of their own, one when its light has moved; each label is of a time."""
     world = World(folder, ["room1", "room2"])

@@ -108,6 +108,8 @@ class ServerParty(Engine):
         self._questions: list[tuple[bytes, asyncio.Future[Predicted]]] = []
         """Those that no question was asked for yet."""
         self._closed = False
+        self._labels_next = False
+        """Whether labels that are here are sorted in before what clients have told of is predicted."""
         self.round_trips: list[deque[float]] = [deque(maxlen=1000) for _ in conversation.seats]
         """Seconds from a query to the answer, of the last answers of each client."""
         self.joined: set[int] = set()
@@ -251,8 +253,14 @@ class ServerParty(Engine):
                 if await self._nobody_waited_for():
                     break
                 continue
-            told = talk.arrived(now)[:room]
-            events = late.arrived(told) or late.take(room)
+            # In turn: where more events come than can be predicted, there is still something to learn from.
+            self._labels_next = not self._labels_next
+            events, told = late.take(room) if self._labels_next else [], []
+            if not events and not late.waiting.is_ready:
+                told = talk.arrived(now)[:room]
+                events = late.arrived(told) or late.take(room)
+            if told:
+                self._want_more(late.source)
             for event in told:
                 if event in events or late.is_under_way(event):
                     talk.take_up(event)
@@ -283,7 +291,12 @@ class ServerParty(Engine):
                 self._deadline = now + LAST_ANSWERS
                 why = f"no round can follow: {talk.rounds:,} is the most" if talk.full else "the stream has ended"
                 await self._do(talk.end(why, now))
-        elif talk.room and not absent and self._more is None and not source.over:
+        elif talk.room and not absent:
+            self._want_more(source)
+
+    def _want_more(self, source: Samples | Happenings) -> None:
+        """Wakes this task once the source has something."""
+        if self._more is None and not source.over:
             self._more = asyncio.ensure_future(source.more())
             self._more.add_done_callback(self._have_more)
 
