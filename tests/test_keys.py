@@ -208,7 +208,7 @@ def edit(old: str, new: str) -> Callable[[Path], None]:
         (lambda f: shutil.copy(f.parent / "ca.pem", f / "bank"), r"bank/cert.pem: .* not signed by .*bank/ca.pem"),
         (edit("index", "indx"), r"no setting 'indx'. Did you mean 'index'\?"),
         (edit("index = 1", "index = '1'"), r"index is '1', but it must be a whole number"),
-        (edit("index = 1", "index = -1"), r"index is -1"),
+        (edit("index = 1", "index = -2"), r"index is -2"),
         (edit('party = "bank"', 'party = ""'), r"party is '', but it must be a name"),
         (edit('url = "tls://localhost:4222"', ""), r"url is missing"),
         (edit('"tls://localhost:4222"', "[]"), r"url is empty"),
