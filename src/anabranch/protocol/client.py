@@ -97,7 +97,7 @@ class ClientConversation:
         self._peek = look if peek is None else peek
         self._inputs: Inputs = InputsInMemory() if inputs is None else inputs
         self._learnt: deque[tuple[int, bytes, bool]] = deque()
-        """Rounds of events whose features are kept, in about their order, and whether they have activated it."""
+        """Rounds of events whose features may be kept, in about their order, and whether they have activated it."""
         self._taken_up: dict[bytes, None] = dict.fromkeys(self._inputs.recent(LATELY))
         """The last events of its own that the server has asked for since their labels come later."""
         self._settling: deque[tuple[int, bytes]] = deque(maxlen=2 * REMEMBERED)
@@ -373,8 +373,7 @@ class ClientConversation:
             activated[i] = (told or self._decide(t, x)) if chosen is None else chosen
             if activated[i]:
                 self._hold(t, event, {self.applied: pending[i]})
-            if self._inputs.get(event) is not None:
-                self._learnt.append((t, event, bool(activated[i])))
+            self._learnt.append((t, event, bool(activated[i])))
         self.answers += len(rounds)
         self._let_go(rounds[-1])
         return [Send(m.Embeddings(self._session, self.applied, self.safe, rounds, activated, values))]
