@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from anabranch.errors import ConnectError
 from anabranch.net import link as module
 from anabranch.net.broker import LocalBroker
-from anabranch.net.connecting import connect
+from anabranch.net.connecting import connect, disconnect
 from anabranch.net.credentials import Credentials
 from anabranch.net.link import Counted, Link
 from anabranch.protocol.codec import encode
@@ -162,4 +162,42 @@ def test_what_was_not_sent_is_not_counted(tmp_path: Path, monkeypatch: pytest.Mo
             assert (held.bank.bytes, held.bank.messages) == ({counted: len(encode(Bye(1, "so")))}, {counted: 1})
 
     problems: list[Exception] = [errors.MaxPayloadError(), errors.OutboundBufferLimitError()]
+    asyncio.run(main())
+
+
+def test_an_asker_takes_no_place_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHARE", 3)
+    monkeypatch.setattr(module, "ASKED", 7)
+
+    async def main() -> None:
+        released, begun = asyncio.Event(), list[bytes]()
+
+        async def answer(raw: bytes) -> bytes:
+            begun.append(raw)
+            await released.wait()
+            return raw
+
+        async with ends(tmp_path) as held:
+            held.server.answer = answer
+            await held.server.open()
+            asker = await connect(held.bank.credentials)
+            answers: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+
+            async def hear(message: Any) -> None:
+                answers.put_nowait((message.subject.split(".")[2], message.data))
+
+            await asker.subscribe("demo.answer.>", cb=hear)
+            for name, times in (("greedy", 10), ("app", 1), ("third", 4), ("fourth", 1)):
+                for _ in range(times):
+                    await asker.publish(f"demo.ask.{name}", name.encode(), reply=f"demo.answer.{name}.x")
+            refused = [await answers.get() for _ in range(9)]
+            assert refused == [("greedy", module.YOURS)] * 7 + [("third", module.YOURS), ("fourth", module.MANY)]
+            assert begun == [b"greedy"] * 3 + [b"app"] + [b"third"] * 3
+            released.set()
+            given = [await answers.get() for _ in range(7)]
+            assert given == [(raw.decode(), raw) for raw in begun]
+            await asker.publish("demo.ask.greedy", b"again", reply="demo.answer.greedy.x")
+            assert await answers.get() == ("greedy", b"again")
+            await disconnect(asker)
+
     asyncio.run(main())

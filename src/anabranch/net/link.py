@@ -19,9 +19,10 @@ from anabranch.protocol.messages import Message
 
 RETRY = 0.5
 """Seconds between two attempts to connect for the first time."""
-ASKED = 1024
-"""So many questions are answered at a time."""
-BUSY = b'{"error": "too many ask at a time: ask again in a moment", "status": 429}'
+ASKED, SHARE = 1024, 64
+"""So many questions are answered at a time, of all askers together and of one of them."""
+BUSY = b'{"error": "%s at a time: ask again in a moment", "status": 429}'
+MANY, YOURS = BUSY % b"too many ask", BUSY % b"you ask too much"
 FLUSH = 5
 """Seconds in which a broker has to have taken the subscriptions."""
 
@@ -68,7 +69,8 @@ class Link:
         self._subject = credentials.federation
         self.answer: Callable[[bytes], Awaitable[bytes]] | None = None
         """Answers whoever may ask the server; set before `open`. None: nobody may."""
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering: dict[asyncio.Task[None], str] = {}
+        """Whose question each of them answers."""
 
     @property
     def connected(self) -> bool:
@@ -117,7 +119,8 @@ class Link:
                 )
             if self.answer is not None:
                 await client.subscribe(f"{self._subject}.ask.*", cb=self._asked)
-            await client.flush(FLUSH)
+            for _ in range(2):  # the first ping of nats-py overtakes what waits to be written, the second one does not
+                await client.flush(FLUSH)
             if client.is_closed:  # for good, and `_closed` did not know it yet
                 raise errors.ConnectionClosedError
         except BaseException as error:
@@ -186,15 +189,17 @@ class Link:
 
     async def _asked(self, message: Msg) -> None:
         """Somebody asks; the answer goes to who it was, and to no other subject that the server may publish to."""
-        own = f"{self._subject}.answer.{message.subject.rpartition('.')[2]}."
-        if not message.reply.startswith(own):
+        asker = message.subject.rpartition(".")[2]
+        if not message.reply.startswith(f"{self._subject}.answer.{asker}."):
             return
-        if len(self._answering) >= ASKED:
-            await self._reply(message, BUSY)
-            return
-        task = asyncio.ensure_future(self._answer(message))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        if list(self._answering.values()).count(asker) >= SHARE:
+            await self._reply(message, YOURS)
+        elif len(self._answering) >= ASKED:
+            await self._reply(message, MANY)
+        else:
+            task = asyncio.ensure_future(self._answer(message))
+            self._answering[task] = asker
+            task.add_done_callback(self._answering.pop)
 
     async def _answer(self, message: Msg) -> None:
         assert self.answer is not None

@@ -19,7 +19,7 @@ from anabranch.protocol.missing import HOW
 from anabranch.sources.names import Names, entity_text
 
 AT_ONCE = 256
-"""So many questions are under way at most."""
+"""So many questions are under way at most, beside those over NATS, of which each asker has its share."""
 LARGEST = 16 * 1024
 """Bytes of a question; there is no use for a longer one."""
 LONGEST = 1000
@@ -68,6 +68,16 @@ class Predictor:
         Raises:
             NoPredictionError: where there is none.
         """
+        if self._under_way >= AT_ONCE:
+            self.refused += 1
+            raise NoPredictionError(f"{AT_ONCE} predictions are under way: ask again in a moment", BUSY)
+        self._under_way += 1
+        try:
+            return await self._counted(question)
+        finally:
+            self._under_way -= 1
+
+    async def _counted(self, question: Mapping[str, Any]) -> dict[str, Any]:
         try:
             return await self._answer(question)
         except NoPredictionError:
@@ -76,16 +86,11 @@ class Predictor:
 
     async def _answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         event = self._event(question)
-        if self._under_way >= AT_ONCE:
-            raise NoPredictionError(f"{AT_ONCE} predictions are under way: ask again in a moment", BUSY)
         begun = time.perf_counter()
-        self._under_way += 1
         try:
             found = await self.party.predict(event)
         except ConnectError as error:
             raise NoPredictionError(str(error), AWAY) from None
-        finally:
-            self._under_way -= 1
         answered = self._names_of(found, lambda client: not found.missing[client])
         if not answered:
             raise NoPredictionError("no client has features for this event, or all are away", MISSING)
@@ -134,9 +139,9 @@ class Predictor:
             raise NoPredictionError(str(error), WRONG) from None
 
     async def answer_json(self, raw: bytes) -> bytes:
-        """The answer to a question as JSON, or ``{"error": .., "status": ..}``."""
+        """The answer to a question as JSON, or ``{"error": .., "status": ..}``; whoever calls it bounds how many."""
         try:
-            return json.dumps(await self(read_question(raw))).encode()
+            return json.dumps(await self._counted(read_question(raw))).encode()
         except NoPredictionError as error:
             return json.dumps({"error": str(error), "status": error.status}).encode()
 
