@@ -22,8 +22,6 @@ from anabranch.net.serverconf import is_loopback
 
 SHORTEST_TOKEN = 16
 """Letters of a token."""
-SECONDS, CONNECTIONS = 10.0, 512
-"""A connection has so long for its first request, and so many there are at a time; the next one is hung up."""
 START = 30.0
 """Seconds in which the server has to be there."""
 
@@ -110,6 +108,7 @@ async def serving_predictions(predictor: Predictor, metrics: Metrics, settings: 
         import uvicorn
 
         from anabranch.net.asgi import app
+        from anabranch.net.connections import Bounded, Listening
     except ImportError as error:
         raise ConfigError(
             f"predictions over HTTP need {error.name}: install the extra, pip install 'anabranch[http]'"
@@ -117,15 +116,17 @@ async def serving_predictions(predictor: Predictor, metrics: Metrics, settings: 
     token = settings.read_token()
     config = uvicorn.Config(
         app(predictor, metrics, token),
-        http=_patient(SECONDS, CONNECTIONS),
+        http=Bounded,
+        ws="none",
         log_config=None,
+        log_level="error",  # what strangers send is nobody's concern
         access_log=False,
         lifespan="off",
         server_header=False,
-        timeout_keep_alive=30,
+        timeout_keep_alive=3600,  # `Bounded` has a shorter one
     )
     _load_tls(config, settings)
-    listening = _listen(settings)
+    listening = _listen(settings, Listening)
     port = int(listening.getsockname()[1])
 
     class Server(uvicorn.Server):
@@ -149,31 +150,8 @@ async def serving_predictions(predictor: Predictor, metrics: Metrics, settings: 
         listening.close()
 
 
-def _patient(seconds: float, most: int) -> type[asyncio.Protocol]:
-    """Uvicorn's protocol of HTTP, which by itself waits for ever for the first request of any number of connections."""
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-    class Patient(HttpToolsProtocol):
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._waits = self.loop.call_later(seconds, self._hang_up)
-            if len(self.connections) > most:
-                transport.abort()
-
-        def _hang_up(self) -> None:
-            if getattr(self, "cycle", None) is None:  # no request has come
-                self.transport.abort()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._waits.cancel()
-            super().connection_lost(exc)
-
-    return Patient
-
-
-def _listen(settings: HttpSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listening = socket.socket(family)
+def _listen(settings: HttpSettings, kind: type[socket.socket]) -> socket.socket:
+    listening = kind(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((settings.host, settings.port))
