@@ -42,7 +42,12 @@ def in_arrays(setting, log) -> list:
         ClientCompute(setting.rule, model, d, rate)
         for model, d in zip(setting.model.clients, setting.widths, strict=True)
     ]
-    derivatives = [top.step(record.embeddings[None], np.array([record.label], np.int32)).derivatives for record in log]
+    derivatives = []
+    for record in log:
+        if record.emptied:
+            top.empty_window()
+        stepped = top.step(record.embeddings[None], np.array([record.label], np.int32), record.factor)
+        derivatives.append(stepped.derivatives)
     for c, client in enumerate(bottoms):
         belong: dict[int, list[int]] = {}
         for t, record in enumerate(log):
@@ -58,8 +63,11 @@ def in_arrays(setting, log) -> list:
 
         encode(-1)
         for t, record in enumerate(log):
+            if record.emptied:
+                client.empty_window()
             if record.activated[c]:
-                client.step(np.array([t], np.int32), held.pop(t), derivatives[t][..., starts[c] : starts[c + 1]])
+                own = derivatives[t][..., starts[c] : starts[c + 1]]
+                client.step(np.array([t], np.int32), held.pop(t), own, record.factor)
                 encode(t)
         assert not belong, "an embedding belongs to parameters that the client never had"
     return [top.party.model, *(client.party.model for client in bottoms)]

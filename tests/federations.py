@@ -14,6 +14,7 @@ import numpy as np
 
 import anabranch as ab
 from anabranch.compute import ClientCompute, Rate, ServerCompute
+from anabranch.drifts import Detect, Watch
 from anabranch.layers import MLP
 from anabranch.party import Rule
 from anabranch.protocol.actions import Action, Played, Send
@@ -61,6 +62,7 @@ class Setting:
     rate: float = 0.1
     in_flight: int = 1
     missing: tuple[Policy, ...] = (Wait(),) * 4
+    detect: Detect | None = None
 
     @property
     def model(self) -> ab.SplitModel:
@@ -105,6 +107,7 @@ class Setting:
             wire_dtype=self.wire,
             keep_errors=True,
             chunk=100,
+            detect=self.detect,
             **options,
         )
 
@@ -122,7 +125,9 @@ class Setting:
             Expected(e, f"schema {m}", missing)
             for m, ((_, e), missing) in enumerate(zip(self.shapes, self.missing, strict=True), 1)
         ]
-        return ServerConversation(self.terms, expected, compute, in_flight=self.in_flight, epoch=epoch, **options)
+        watch = None if self.detect is None else Watch(self.detect, len(self.shapes), seed=0)
+        options = {"in_flight": self.in_flight, "epoch": epoch, "watch": watch, **options}
+        return ServerConversation(self.terms, expected, compute, **options)
 
     def client(self, m: int, sessions: Iterator[int] | None = None) -> ClientConversation:
         d = self.widths[m - 1]

@@ -447,6 +447,10 @@ def bad_of_the_server(client):
         (replace(good, rounds=(9, 8), applied=(1, 1), values=np.ones((2, 5), np.float32)), "unusable"),
         (replace(good, applied=(1, 2)), "unusable"),
         (replace(good, events=(b"1", b"2")), "unusable"),
+        (replace(good, factors=(2.0, 2.0)), "unusable"),
+        (replace(good, factors=(np.nan,)), "unusable"),
+        (replace(good, factors=(-1.0,)), "unusable"),
+        (replace(good, emptied=(1, 2)), "unusable"),
         (replace(good, before=applied + 5, rounds=(applied + 9,)), "gap"),
         (replace(good, rounds=(applied + 9,)), "gap"),
         (replace(good, session=12345), "old session"),
@@ -459,7 +463,7 @@ def bad_of_the_server(client):
     ]
 
 
-@pytest.mark.parametrize("number", range(18))
+@pytest.mark.parametrize("number", range(22))
 def test_a_bad_message_of_the_server_is_named_and_changes_nothing(number):
     setting, predictions, what = Setting(activation=ab.Full(), rounds=15), [], []
     world = setting.in_memory(played=lambda each: predictions.extend(each.predictions))

@@ -16,15 +16,9 @@ import pytest
 from rich.console import Console
 
 import anabranch as ab
-from anabranch.configfile import load
 from anabranch.display import summary
 from anabranch.drifts import Detect, Detection, Watch
-from anabranch.net import Expected, Server, assemble, own, partyfile
-from anabranch.net.assemble import Pace
-from anabranch.net.credentials import Credentials
-from anabranch.net.metrics import Metrics
 from problems import bits
-from real_federations import RealFederation, same, simulate, write_run
 
 RNG = np.random.default_rng(0)
 CHANGE = 3000
@@ -82,6 +76,7 @@ def test_a_boost_begins_with_a_detection_and_ends():
     watch = Watch(Detect(on_drift="boost", boost=5, boost_rounds=150), clients=2, seed=0)
     factors = []
     for start in range(0, 6000, 100):
+        watch.begin(start)
         factors.append(watch.factor)
         watch.add(RISING[start : start + 100])
     begun = -(-watch.detections[0].round // 100)
@@ -251,41 +246,6 @@ def test_a_checkpoint_keeps_what_was_noticed():
     assert str(Detection(3, "embedding", 2, 0.5, None)) == "embedding of client 2"
 
 
-def test_a_federation_notices_what_the_simulator_does(tmp_path):
-    """And says so in its status, its log and its result."""
-    detect = {"watch": ["error", "embedding"], "options": {"delta": 0.01}}
-    run = write_run(tmp_path / "data", clients=2, rounds=1500, detect=detect)
-    with RealFederation(tmp_path / "fed", run) as federation:
-        federation.start(*federation.names)
-        assert federation.wait() == [0] * 3
-        result, status, log = federation.result(), federation.status(), federation.log("server")
-    expected = simulate(run)
-    same(result, expected)
-    noticed = [(each.round, each.what, each.client) for each in expected.detections]
-    assert [(each.round, each.what, each.client) for each in result.detections] == noticed != []
-    for one, other in zip(result.detections, expected.detections, strict=True):
-        assert (one.before, one.after) == pytest.approx((other.before, other.after), rel=1e-4)
-    assert status["drifts"] == len(noticed)
-    for each in result.detections:
-        assert f"drift was noticed: {each}" in log
-
-
-def test_what_a_server_noticed_is_a_metric(tmp_path):
-    run = write_run(tmp_path, clients=2, rounds=10, detect={})
-    credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))
-    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", Pace())
-    party.watch.detections += [Detection(3, "error", None, 0.1, 0.2), *[Detection(5, "embedding", 2, 0.1, 0.2)] * 2]
-    lines = Metrics(party).text().decode().splitlines()
-    assert 'anabranch_drifts_total{client="",what="error"} 1.0' in lines
-    assert 'anabranch_drifts_total{client="shop",what="embedding"} 2.0' in lines
-
-
-def test_a_federation_can_only_report(tmp_path):
-    run = write_run(tmp_path, rounds=10, detect={"on_drift": "reset"})
-    with pytest.raises(ab.ConfigError, match="on_drift is 'reset', but a federation can only report"):
-        assemble.replay(load(run))
-
-
 def test_a_person_sees_how_often_and_where():
     def shown(detections):
         text = io.StringIO()
@@ -307,32 +267,3 @@ def test_a_person_sees_how_often_and_where():
         "after round 1,000 (error), 2,000 (embedding of client 2), 2,001 (embedding of client 2), "
         "2,002 (embedding of client 2), …"
     )
-
-
-def test_a_server_with_labels_of_its_own_watches_too(tmp_path):
-    """By its file, and in Python."""
-    (tmp_path / "labels.csv").write_text("event,label\na,0\nb,1\n")
-    settings = {
-        "connection": "connection.toml",
-        "folder": "server",
-        "labels": {"path": "labels.csv", "event": "event", "label": "label"},
-        "model": {"name": "linear", "classes": 2},
-        "clients": [{"name": "bank", "embedding": 2}, {"name": "shop", "embedding": 2}],
-        "detect": {"watch": ["embedding"], "options": {"delta": 0.01}},
-    }
-    credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))
-    file = partyfile.check(settings, tmp_path / "server.toml")
-    party = own.server_party(file, credentials, tmp_path / "server")
-    assert party.watch.detect == Detect(watch=("embedding",), options={"delta": 0.01})
-    file = partyfile.check({**settings, "detect": {"on_drift": "boost"}}, tmp_path / "server.toml")
-    with pytest.raises(ab.ConfigError, match="on_drift is 'boost', but a federation can only report"):
-        own.server_party(file, credentials, tmp_path / "other")
-    with pytest.raises(ab.ConfigError, match="on_drift is 'boost', but a federation can only report"):
-        Server(
-            credentials,
-            tmp_path / "third",
-            model=ab.models.linear((2, 2), 2).server,
-            clients=[Expected(2), Expected(2)],
-            labels=[("a", 0)],
-            detect=Detect(on_drift="boost"),
-        )

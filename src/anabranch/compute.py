@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from anabranch.compiling import OPTIONS, compiled
 from anabranch.gradients import parameters
-from anabranch.party import Party, Rule, client_step, encode, init_client, init_server, server_step
+from anabranch.party import Party, Rule, client_step, empty_window, encode, init_client, init_server, server_step
 from anabranch.types import Tree
 
 Rows = NDArray[Any]
@@ -43,11 +43,14 @@ class Rate(NamedTuple):
     first: float
     power: float = 0.0
 
-    def of(self, rounds: NDArray[np.integer[Any]], dtype: np.dtype[Any]) -> Rows:
-        """(n,) in these rounds, or (1,) where it stays, which lets the compiler do what it does in the simulator."""
+    def of(self, rounds: NDArray[np.integer[Any]], dtype: np.dtype[Any], factor: float = 1.0) -> Rows:
+        """(n,) in these rounds, or (1,) where it stays, which lets the compiler do what it does in the simulator.
+
+        All are multiplied by ``factor``.
+        """
         if not self.power:
-            return np.asarray([self.first], dtype)
-        rates = self.first * (rounds + 1.0) ** -self.power
+            return np.asarray([factor * self.first], dtype)
+        rates = factor * self.first * (rounds + 1.0) ** -self.power
         return np.resize(rates, max(len(rates), 2)).astype(dtype)
 
 
@@ -62,7 +65,22 @@ class Stepped(NamedTuple):
     """0, or which of `anabranch.party.TROUBLES` ended the last of these rounds without a step."""
 
 
-class ServerCompute:
+class _Compute:
+    """What the server and a client have in common."""
+
+    _state: State
+
+    @property
+    def party(self) -> Party:
+        """The state as the functions of a round have it."""
+        return self._state.party
+
+    def empty_window(self) -> None:
+        """Empties the window of gradients."""
+        self._state.move(_empties, ())
+
+
+class ServerCompute(_Compute):
     """The server's state, moved on by rounds.
 
     Args:
@@ -85,25 +103,21 @@ class ServerCompute:
         """How many have been played: the number of the next one."""
 
     @property
-    def party(self) -> Party:
-        """The state as the functions of a round have it."""
-        return self._state.party
-
-    @property
     def looks(self) -> int:
         """How many samples `predict` takes at most."""
         return max(LOOKS, self.block)
 
-    def step(self, embeddings: Rows, labels: NDArray[np.int32]) -> Stepped:
+    def step(self, embeddings: Rows, labels: NDArray[np.int32], factor: float = 1.0) -> Stepped:
         """Plays the next ``n`` rounds, or fewer where something is not finite any more.
 
         Args:
             embeddings: (n, e), or (n, l, e) under SLR, as they crossed the wire.
             labels: (n,)
+            factor: what the learning rate is multiplied by.
         """
         n = len(labels)
         size = _size(self._sizes, n)
-        rates = self._rate.of(np.arange(self.rounds, self.rounds + size, dtype=np.int32), self._dtype)
+        rates = self._rate.of(np.arange(self.rounds, self.rounds + size, dtype=np.int32), self._dtype, factor)
         whole = np.array([n, self.rounds, *_padded(labels, size)], np.int32)
         derivatives, worked_out = self._state.move(_server_rounds, (_padded(embeddings, size), rates, whole))
         done, trouble, *predictions = np.asarray(worked_out).tolist()
@@ -122,6 +136,11 @@ class ServerCompute:
         n = len(embeddings)
         size = _size(_sizes(self.looks), n)
         return np.asarray(self._state.read(_server_looks, (_padded(embeddings, size),)))[:n]
+
+    def warm_up_looks(self) -> None:
+        """Compiles what `predict` needs."""
+        for size in _sizes(self.looks):
+            self.predict(np.zeros((size, self._shape[-1]), self.rule.wire))
 
     def skip(self, label: int) -> None:
         """Plays the next round as one that nobody learns from: 0 is pushed, nothing steps."""
@@ -149,7 +168,7 @@ class ServerCompute:
         self.rounds = rounds
 
 
-class ClientCompute:
+class ClientCompute(_Compute):
     """One client's state, moved on by the derivatives that it is sent.
 
     Args:
@@ -170,11 +189,6 @@ class ClientCompute:
         """``e_m``, the elements of an embedding."""
         self.rounds = 0
         """How many rounds are in its window: one more than the last that it stepped in."""
-
-    @property
-    def party(self) -> Party:
-        """The state as the functions of a round have it."""
-        return self._state.party
 
     @property
     def looks(self) -> int:
@@ -213,19 +227,27 @@ class ClientCompute:
         samples = _padded(x.astype(self._dtype, copy=False), size)
         return np.asarray(self._state.read(_client_looks, (samples,)))[:n]
 
-    def step(self, rounds: NDArray[np.int32], pending: Sequence[Pending], derivatives: Rows) -> None:
+    def warm_up_looks(self) -> None:
+        """Compiles what `embed` needs."""
+        for size in _sizes(self.looks):
+            self.embed(np.zeros((size, *self._like.shape), self._dtype))
+
+    def step(
+        self, rounds: NDArray[np.int32], pending: Sequence[Pending], derivatives: Rows, factor: float = 1.0
+    ) -> None:
         """Steps in the rounds in which it was activated, and pushes 0 in all that lie between them.
 
         Args:
             rounds: (n,), in order, none of them before `rounds`.
             pending: what `encode` gave for each.
             derivatives: (n, e_m), or (n, l, e_m) under SLR, as they crossed the wire.
+            factor: what the learning rate is multiplied by.
         """
         n = len(rounds)
         size = _size(self._sizes, n)
         padded = _padded(rounds, size)
         leaves = tuple(_padded(np.stack(leaf), size) for leaf in zip(*pending, strict=True))
-        rates = self._rate.of(padded, self._dtype)
+        rates = self._rate.of(padded, self._dtype, factor)
         whole = np.array([n, self.rounds, *padded], np.int32)
         numbers = (self._like, leaves, _padded(derivatives, size), rates, whole)
         self._state.move(_client_rounds, numbers)
@@ -412,6 +434,11 @@ def _init_server(inputs: tuple[Any, ...], model: eqx.Module) -> Party:
 def _init_client(inputs: tuple[Any, ...], model: eqx.Module) -> Party:
     rule, features, rate = inputs
     return init_client(rule, model, features, rate)
+
+
+@program
+def _empties(rule: Rule, party: Party) -> tuple[Party, tuple]:
+    return empty_window(party), ()
 
 
 @program

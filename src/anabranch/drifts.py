@@ -139,6 +139,10 @@ class Watch:
         self.detections: list[Detection] = []
         self.rounds = 0
         """How many have been added."""
+        self.factor = 1.0
+        """What the learning rates of the next rounds are multiplied by."""
+        self._noticed = False
+        """Whether something is to follow that has not begun."""
         self._boosted_until = 0
         self._error = _Watched(detect.make(seed)) if "error" in detect.watch else None
         embeddings = range(clients) if "embedding" in detect.watch else ()
@@ -149,6 +153,7 @@ class Watch:
         errors: NDArray[np.bool_],
         embeddings: NDArray[np.floating[Any]] | None = None,
         numbers: Sequence[int] | None = None,
+        recorded: Sequence[Detection] | None = None,
     ) -> bool:
         """Some consecutive rounds' errors (n,), and the sizes of their embeddings (n, M) where those are watched.
 
@@ -156,6 +161,7 @@ class Watch:
             errors: the 0/1 errors.
             embeddings: their sizes.
             numbers: after how many rounds each of them was, where others lie between; by default none does.
+            recorded: what was noticed in them when they were played; by default they are played now.
 
         Returns:
             Whether drift was noticed in them.
@@ -168,27 +174,48 @@ class Watch:
                     noticed.append(Detection(number[i], "error", None, before, now))
         if embeddings is not None:
             for m, watched in enumerate(self._embeddings):
-                found = watched.add(embeddings[:, m].tolist())
-                noticed += [Detection(number[i], "embedding", m + 1, *means) for i, *means in found]
+                changes = watched.add(embeddings[:, m].tolist())
+                noticed += [Detection(number[i], "embedding", m + 1, *means) for i, *means in changes]
         self.rounds += len(errors)
-        self.detections += sorted(noticed, key=lambda each: each.round)
-        if noticed and self.detect.on_drift == "boost":
-            self._boosted_until = self.rounds + self.detect.boost_rounds
-        return bool(noticed)
+        found = sorted(noticed, key=lambda each: each.round) if recorded is None else recorded
+        self.detections += found
+        self._noticed |= bool(found)
+        return bool(found)
+
+    def begin(self, t: int) -> bool:
+        """Before round ``t``, counted from 0: where it is a multiple of ``detect.every``, what follows begins or ends.
+
+        Returns:
+            Whether every party's window of gradients is emptied now.
+        """
+        if not self.detect.reacts or t % self.detect.every:
+            return False
+        noticed, self._noticed = self._noticed, False
+        if self.detect.on_drift == "reset":
+            return noticed
+        if noticed:
+            self._boosted_until = t + self.detect.boost_rounds
+        self.factor = self.detect.boost if t < self._boosted_until else 1.0
+        return False
 
     def state(self) -> dict[str, Any]:
         """JSON values for a checkpoint. What the detectors hold is not in it: they begin anew."""
-        return {"rounds": self.rounds, "detections": [list(each) for each in self.detections]}
+        return {
+            "rounds": self.rounds,
+            "detections": [list(each) for each in self.detections],
+            "noticed": self._noticed,
+            "boosted_until": self._boosted_until,
+            "factor": self.factor,
+        }
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
         self.rounds = values["rounds"]
         self.detections = [Detection(*each) for each in values["detections"]]
-
-    @property
-    def factor(self) -> float:
-        """What the learning rates of the next rounds are multiplied by."""
-        return self.detect.boost if self.rounds < self._boosted_until else 1.0
+        if self.detect.reacts:  # it may not have, before
+            self._noticed, self._boosted_until = values["noticed"], values["boosted_until"]
+        if self.detect.on_drift == "boost":
+            self.factor = values["factor"]
 
 
 class _Watched:

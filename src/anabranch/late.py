@@ -8,6 +8,7 @@ the order of their events. Rounds are numbered as they come.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -37,6 +38,8 @@ class Lateness(NamedTuple):
 class LateChunks(Iterator[Chunk]):
     """Chunks of rounds, each with the events that happen meanwhile.
 
+    Where the chunks of events have ``n`` rows, no chunk goes past a round whose number is a multiple of ``n``.
+
     Args:
         chunks: of events.
         lateness: of their labels.
@@ -57,7 +60,7 @@ class LateChunks(Iterator[Chunk]):
     ) -> None:
         self._lateness, self._seed, self._decide, self._nothing = lateness, seed, decide, nothing
         self._length = len(nothing.y)
-        self._happened = 0
+        self._happened = self._learnt = 0
         # Of the events that wait for their label; a row whose label is due never is free.
         self._due = np.full(self._length, _NEVER)
         self._event = np.zeros(self._length, np.int64)
@@ -110,12 +113,12 @@ class LateChunks(Iterator[Chunk]):
         due = due[np.lexsort((self._event[due], self._due[due]))]
         before = np.minimum(self._due[due] + 1 - begun, chunk.rows)
         start = 0
-        for first in range(0, max(len(due), 1), self._length):
-            rounds = slice(first, first + self._length)
-            last = rounds.stop >= len(due)
-            end = chunk.rows if last else int(before[rounds][-1])
-            yield self._one(begun + start, chunk.x[start:end], due[rounds], before[rounds] - start)
+        cuts = range(self._length - self._learnt % self._length, len(due), self._length)
+        for first, last in pairwise([0, *cuts, len(due)]):
+            end = chunk.rows if last == len(due) else int(before[last - 1])
+            yield self._one(begun + start, chunk.x[start:end], due[first:last], before[first:last] - start)
             start = end
+        self._learnt += len(due)
         self._due[due] = _NEVER
 
     def _one(self, first: int, x: NDArray[Any], due: NDArray[np.intp], before: NDArray[np.int64]) -> Chunk:

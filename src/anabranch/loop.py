@@ -111,7 +111,7 @@ class Loop:
 
     def reset(self) -> None:
         """Empties every party's window of gradients."""
-        self.federation = _emptied(*self._fixed, self.federation)
+        self.federation = _emptied(self.federation)
 
 
 class _Events(NamedTuple):

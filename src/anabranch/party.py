@@ -114,6 +114,11 @@ def init_server(rule: Rule, model: eqx.Module, embeddings: Embeddings, rate: Sca
     return _init(rule, model, labels, embeddings, rate, server=True)
 
 
+def empty_window(party: Party) -> Party:
+    """The party with its window of gradients as it was before round 0."""
+    return party._replace(window=jax.tree.map(jnp.zeros_like, party.window))
+
+
 def _init(rule: Rule, model: eqx.Module, memory: Array | None, example: Array, rate: Scalar, *, server: bool) -> Party:
     def gradient(x: Array) -> Tree:
         output, pullback = forward(model, x)

@@ -164,7 +164,7 @@ def prepare(
         )
     rule = Rule(jax.tree.map(np.asarray, update), optimiser, read_wire_dtype(wire_dtype, dtype), bool(measure_regret))
     if detect is not None:
-        _check_reaction(detect, rule)
+        check_reaction(detect, rule)
         rule = rule._replace(watch="embedding" in detect.watch)
     # A record of activations may be shorter than the stream: one sample more is read to see whether it is.
     limit = activation.rounds if rounds is None else None
@@ -203,8 +203,12 @@ def prepare(
     )
 
 
-def _check_reaction(detect: Detect, rule: Rule) -> None:
-    """Whether what follows a detection can be done."""
+def check_reaction(detect: Detect, rule: Rule) -> None:
+    """Refuses what cannot follow a detection.
+
+    Raises:
+        ConfigError: where the update or the step rule has nothing that could follow.
+    """
     if detect.on_drift == "boost" and rule.optimiser is not None:
         raise ConfigError(
             "detect: on_drift 'boost' multiplies learning rates, but learning_rate is an Optax transformation, which "

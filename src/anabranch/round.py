@@ -18,6 +18,7 @@ from anabranch.party import (
     Rule,
     client_step,
     embed,
+    empty_window,
     encode,
     init_client,
     init_server,
@@ -119,15 +120,9 @@ def init_federation(layout: Sequence[Group], rule: Rule, rates: Float[Array, " M
     return Federation(init_server(rule, model.server, jnp.zeros(width, dtype), rates[0]), clients)
 
 
-def emptied(layout: Sequence[Group], rule: Rule, federation: Federation) -> Federation:
+def emptied(federation: Federation) -> Federation:
     """The federation with every party's window of gradients as it was before round 0."""
-    model = trained_model(layout, federation)
-    unused = jnp.zeros(len(model.clients) + 1, model_dtype(model))
-    server, clients = init_federation(layout, rule, unused, model)
-    return Federation(
-        federation.server._replace(window=server.window),
-        tuple(old._replace(window=new.window) for old, new in zip(federation.clients, clients, strict=True)),
-    )
+    return Federation(empty_window(federation.server), tuple(map(empty_window, federation.clients)))
 
 
 def measured(federation: Federation) -> Measures | None:

@@ -167,12 +167,13 @@ def _train(
     while samples is not None and not ctrl_c.pressed:
         try:  # a person's own activation, stream or progress may fail: the rounds before are kept
             active = run.decide(begun, samples)
+            if run.watch is not None and run.watch.begin(begun):
+                loop.reset()
             playing = loop.play(samples, active, begun, 1.0 if run.watch is None else run.watch.factor)
             begun += samples.rows
             counted, pending = (playing, None) if reacts else (pending, playing)
-            drifted = counted is not None and _count(run, counted, progress)
-            if drifted and run.watch is not None and run.watch.detect.on_drift == "reset":
-                loop.reset()
+            if counted is not None:
+                _count(run, counted, progress)
             if run.tally.trouble:
                 break
             with ctrl_c.at_once():
@@ -188,14 +189,13 @@ def _train(
     return _Ending(interrupted, error)
 
 
-def _count(run: Prepared, played: Played, progress: Callable[[Progress], None] | None) -> bool:
-    """Counts a chunk that was played; whether drift was noticed in it."""
+def _count(run: Prepared, played: Played, progress: Callable[[Progress], None] | None) -> None:
+    """Counts a chunk that was played, and notices what there is in it."""
     errors = run.tally.add(played)
-    sizes = None if played.sizes is None else np.asarray(played.sizes)[: len(errors)]
-    drifted = run.watch is not None and run.watch.add(errors, sizes)
+    if run.watch is not None:
+        run.watch.add(errors, None if played.sizes is None else np.asarray(played.sizes)[: len(errors)])
     if progress is not None:
         progress(Progress(run.tally.rounds, run.tally.run_time_error))
-    return drifted
 
 
 def _finish(run: Prepared, result: Result, ending: _Ending) -> Result:

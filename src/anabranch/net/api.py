@@ -177,7 +177,7 @@ class Server(Running[Round]):
                 choose=chooser(activation, whole("seed", seed, 0, SEEDS - 1), len(clients)),
                 coalesce=seconds("coalesce", coalesce) if self._samples.told else math.inf,
                 late=self._room(late, expiry, most_waiting, durable),
-                watch=watching(detect, len(clients), seed),
+                watch=watching(detect, len(clients), seed, rule),
                 kind=_TellingServer,
             )
         except BaseException:
@@ -363,8 +363,10 @@ class _TellingCompute(ClientCompute):
         super().__init__(*args, **options)
         self.taken: deque[Step] = deque()
 
-    def step(self, rounds: NDArray[np.int32], pending: Sequence[Pending], derivatives: NDArray[Any]) -> None:
-        super().step(rounds, pending, derivatives)
+    def step(
+        self, rounds: NDArray[np.int32], pending: Sequence[Pending], derivatives: NDArray[Any], factor: float = 1.0
+    ) -> None:
+        super().step(rounds, pending, derivatives, factor)
         self.taken += [Step(int(t), value) for t, value in zip(rounds, derivatives, strict=True)]
 
 

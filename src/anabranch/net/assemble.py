@@ -30,7 +30,7 @@ from anabranch.net.replay import Decider, ReplayFeatures, ReplayHappenings, Repl
 from anabranch.net.server import Samples, ServerParty
 from anabranch.net.waitingroom import WaitingRoom
 from anabranch.party import Rule
-from anabranch.prepared import Prepared, prepare
+from anabranch.prepared import Prepared, check_reaction, prepare
 from anabranch.protocol.client import LONG, ClientConversation, Decide, Look
 from anabranch.protocol.inputs import Inputs
 from anabranch.protocol.ledger import Ledger
@@ -106,23 +106,18 @@ def replay(config: Config) -> Replay:
             "('anabranch run')"
         )
     plan = runner.build(config)
-    watching(plan.options["detect"], len(plan.model.clients), config.seed)
     return Replay(config, plan, _prepare(plan), len(plan.model.clients))
 
 
-def watching(detect: Detect | None, clients: int, seed: int) -> Watch | None:
+def watching(detect: Detect | None, clients: int, seed: int, rule: Rule) -> Watch | None:
     """What a server watches for drift.
 
     Raises:
-        ConfigError: where something would follow a detection: every party would have to follow in the same round.
+        ConfigError: where what follows a detection cannot be done.
     """
     if detect is None:
         return None
-    if detect.reacts:
-        raise ConfigError(
-            f"detect: on_drift is '{detect.on_drift}', but a federation can only report drift that it notices: set it "
-            "to 'report', or simulate it ('anabranch run')"
-        )
+    check_reaction(detect, rule)
     return Watch(detect, clients, seed)
 
 
@@ -205,6 +200,7 @@ def make_server(
     coalesce: float = math.inf,
     late: WaitingRoom | None = None,
     watch: Watch | None = None,
+    asks: bool = False,
     kind: type[ServerParty] = ServerParty,
 ) -> ServerParty:
     """A server, its programs compiled.
@@ -223,6 +219,8 @@ def make_server(
         coalesce: seconds for which an event that a client tells of waits for the others that it touched too, before a
             round begins with it; where it is infinite, rounds begin with the server's samples alone.
         late: where labels come after their events; ``samples`` is not looked at then.
+        watch: where drift is noticed.
+        asks: whether people may ask for predictions.
         kind: of party.
 
     Raises:
@@ -238,6 +236,8 @@ def make_server(
         deadline=pace.deadline,
         coalesce=coalesce,
         epoch=secrets.randbits(63) | 1,
+        asks=asks,
+        watch=watch,
     )
     party = kind(
         conversation,
@@ -249,9 +249,10 @@ def make_server(
         checkpoint_every=pace.checkpoint_every,
         durable=pace.durable,
         late=late,
-        watch=watch,
     )
     compute.warm_up()
+    if asks:
+        compute.warm_up_looks()
     return party
 
 

@@ -88,9 +88,11 @@ def _sourced_server(file: ServerFile, labels: SourcedLabels, credentials: Creden
     source = open_source(labels, (labels.label,), credentials, folder)
     found = SourceLabels(source, labels.label, file.model.classes)
     samples, room = SourceSamples(found), None
+    taken: SourceSamples | SourceHappenings = samples
     if labels.late is not None:
         waiting = Waiting(folder / WAITING, most=labels.most, expiry=labels.expiry, durable=file.durable)
-        room = SourcedRoom(waiting, SourceHappenings(found), stored=labels.late == "stored")
+        taken = happenings = SourceHappenings(found)
+        room = SourcedRoom(waiting, happenings, stored=labels.late == "stored")
     party = _server(
         file,
         samples,
@@ -101,7 +103,7 @@ def _sourced_server(file: ServerFile, labels: SourcedLabels, credentials: Creden
         kind=SourcedServer,
     )
     assert isinstance(party, SourcedServer)
-    party.feed(source)
+    party.feed(source, taken)
     return party
 
 
@@ -109,8 +111,9 @@ def _server(file: ServerFile, samples: Samples, credentials: Credentials, folder
     clients = _in_order(file, credentials)
     activation = None if file.activation is None else Fixed(file.activation.k)
     detect = None if file.detect is None else Detect(**file.detect.model_dump())
+    rule = _rule(file)
     return make_server(
-        _rule(file),
+        rule,
         _top(file),
         [Expected(each.embedding, each.schema_, policy(each.missing), each.largest) for each in clients],
         samples,
@@ -120,7 +123,8 @@ def _server(file: ServerFile, samples: Samples, credentials: Credentials, folder
         file.pace,
         choose=chooser(activation, file.seed, len(clients)),
         report_every=file.report_every,
-        watch=watching(detect, len(clients), file.seed),
+        watch=watching(detect, len(clients), file.seed, rule),
+        asks=file.predictions is not None,
         **options,
     )
 

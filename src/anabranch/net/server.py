@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.drifts import Watch
 from anabranch.errors import CheckpointError, ConnectError
 from anabranch.net.credentials import Credentials
 from anabranch.net.engine import Engine
@@ -80,7 +79,6 @@ class ServerParty(Engine):
         durable: whether each round is on the disk before its derivatives are sent: nothing is lost when the power
             fails, and rounds take as long as the disk does. Else nothing is lost when processes are killed.
         late: where labels come after their events; there are no samples then.
-        watch: where drift is noticed.
 
     Raises:
         CheckpointError: where the folder's checkpoints or log cannot be used.
@@ -98,11 +96,11 @@ class ServerParty(Engine):
         checkpoint_every: int = 5000,
         durable: bool = False,
         late: WaitingRoom | None = None,
-        watch: Watch | None = None,
     ) -> None:
         super().__init__("server", credentials, folder / STATE)
         self.conversation, self.ledger, self._samples, self.late = conversation, ledger, samples, late
-        self.watch = watch
+        self.watch = conversation.training.watch
+        """Where drift is noticed; None where it is not watched for."""
         self._wanted: dict[int, asyncio.Future[Predicted]] = {}
         """Predictions that somebody waits for, by the number of their question."""
         self._questions: list[tuple[bytes, asyncio.Future[Predicted]]] = []
@@ -127,6 +125,8 @@ class ServerParty(Engine):
         self._last_saved = 0
         self.replayed = self._restore()
         """How many rounds of the log were played again."""
+        self._told_drifts = 0 if self.watch is None else len(self.watch.detections)
+        """How many detections a person was told of."""
 
     def _restore(self) -> int:
         found = checkpoint.load(self.folder)
@@ -139,8 +139,6 @@ class ServerParty(Engine):
                 self.conversation.restore(own, found.state["talk"])
                 totals = {n.removeprefix("ledger/"): a for n, a in found.arrays.items() if n.startswith("ledger/")}
                 self.ledger.restore(totals, found.state["ledger"])
-                if self.watch is not None and "watch" in found.state:
-                    self.watch.restore(found.state["watch"])
             except (ValueError, KeyError, TypeError) as error:
                 raise CheckpointError(
                     f"{found.path}: is the checkpoint of another model, update or federation ({error}): name another "
@@ -176,7 +174,6 @@ class ServerParty(Engine):
     def _replay(self, records: list[m.Record]) -> list[bytes]:
         played = self.conversation.replay(records)
         self.ledger.add(played)
-        self._notice(played)
         return [record.event for record in records]
 
     def _begin(self) -> list[Action]:
@@ -384,29 +381,13 @@ class ServerParty(Engine):
         if self.late is not None:
             self.late.learnt([record.event for record in played.records])
         self.ledger.add(played)
-        self._notice(played)
+        self._tell_drifts()
 
-    def _notice(self, played: Played) -> None:
-        """Puts rounds that were played through the detectors; those that were dropped have nothing to watch."""
-        if self.watch is None:
-            return
-        told, rows = len(self.watch.detections), self.conversation.training.compute.rule.update.rows
-        errors, sizes, numbers = [], [], []
-        for t, (record, predicted) in enumerate(zip(played.records, played.predictions, strict=True), played.first):
-            if predicted is not None and record.embeddings.size:
-                errors.append(predicted != record.label)
-                sizes.append(record.embeddings if rows is None else record.embeddings[t % rows])
-                numbers.append(t + 1)
-        if errors:
-            self.watch.add(np.array(errors), self._sizes(np.stack(sizes)), numbers)
-        for each in self.watch.detections[told:]:
+    def _tell_drifts(self) -> None:
+        found = [] if self.watch is None else self.watch.detections[self._told_drifts :]
+        self._told_drifts += len(found)
+        for each in found:
             self._log.warning("drift was noticed: %s", each, extra={"round": each.round})
-
-    def _sizes(self, embeddings: NDArray[Any]) -> NDArray[np.float32]:
-        """(n, M): the root mean square of each client's embeddings (n, e)."""
-        widths = np.array([seat.expected.width for seat in self.conversation.seats])
-        squares = np.add.reduceat(np.square(embeddings.astype(np.float32)), np.cumsum(widths) - widths, axis=1)
-        return np.sqrt(squares / widths.astype(np.float32))
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         self._log_file.sync()  # so that no checkpoint on the disk is ahead of the log there
@@ -414,7 +395,7 @@ class ServerParty(Engine):
         totals, ledger = self.ledger.state()
         arrays = {f"talk/{n}": a.copy() for n, a in own.items()} | {f"ledger/{n}": a.copy() for n, a in totals.items()}
         values = {"terms": asdict(self.conversation.terms), "talk": talk, "ledger": ledger}
-        return arrays, values if self.watch is None else {**values, "watch": self.watch.state()}
+        return arrays, values
 
     def _saved(self, values: dict[str, Any]) -> None:
         # The one before is kept, in case this one is damaged, and so are the rounds since then.

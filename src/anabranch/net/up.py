@@ -366,8 +366,8 @@ def collect(
     }
     settings = {**run.prepared.settings, "federation": federation}
     watch = run.prepared.watch
-    if watch is not None and found is not None and "watch" in found.state:
-        watch.restore(found.state["watch"])
+    if watch is not None and found is not None:
+        watch.restore(found.state["talk"]["watch"])
     return Result(
         model=SplitModel(bottoms, top),
         rounds=ledger.rounds,

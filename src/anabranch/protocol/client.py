@@ -6,9 +6,10 @@ round in which an event has activated it. When the derivative comes it pushes 0 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,6 +111,8 @@ class ClientConversation:
         self._others: dict[int, int] = {}
         """The sessions that were a sign of another process, and the round until then."""
         self._epoch: int | None = None
+        self._prepared = False
+        """Whether what it needs to be asked for predictions is compiled."""
         self._gap_at: int | None = None
         """The last round in the parameters when something was lacking."""
         self._kept: dict[int, _Kept] = {}
@@ -228,6 +231,9 @@ class ClientConversation:
             return [Stop(text, failed=True)]
         again = message.epoch != self._epoch
         self.joined, self._epoch = True, message.epoch
+        if message.asks and not self._prepared:
+            self.compute.warm_up_looks()
+            self._prepared = True
         # A server that has begun again knows of no event that waits for its round, and may have died just after it
         # had asked for one.
         if again:
@@ -421,7 +427,7 @@ class ClientConversation:
                 continue
             self._make(message, new)
             ready: list[tuple[int, Pending, Any]] = []
-            for i in new[: self.compute.block]:
+            for i in self._alike(message, new[: self.compute.block]):
                 kept = self._pending(message, i)
                 if kept is None:
                     break
@@ -431,7 +437,8 @@ class ClientConversation:
             if not ready:
                 return self._gap(f"what round {message.rounds[new[0]]:,} needs is lost")
             rounds, pending, values = zip(*ready, strict=True)
-            self.compute.step(np.array(rounds, np.int32), pending, np.stack(values))
+            factor = self._adapt(message, new[0])
+            self.compute.step(np.array(rounds, np.int32), pending, np.stack(values), factor)
             self.applied = rounds[-1]
             self.activations += len(rounds)
             for i in new[: len(ready)]:
@@ -441,10 +448,24 @@ class ClientConversation:
         self._kept = {t: each for t, each in self._kept.items() if t > self.applied}
         return actions
 
+    def _alike(self, message: m.Derivatives, new: Sequence[int]) -> Sequence[int]:
+        """The first of these derivatives, as many as are stepped along in one call."""
+        factors, emptied = message.factors, message.emptied
+        for n, (one, other) in enumerate(pairwise(new), 1):
+            if (factors and factors[one] != factors[other]) or (emptied and emptied[other] > message.rounds[one]):
+                return new[:n]
+        return new
+
+    def _adapt(self, message: m.Derivatives, i: int) -> float:
+        """Does what every party does since drift was noticed; what the learning rate is multiplied by."""
+        if message.emptied and message.emptied[i] > self.applied:
+            self.compute.empty_window()
+        return message.factors[i] if message.factors else 1.0
+
     def _step_late(self, message: m.Derivatives, i: int) -> list[Action]:
         """Steps along a derivative that goes by an embedding of long ago, with the features that were kept."""
         t, event = message.rounds[i], message.events[i]
-        x = self._features(event)
+        x, factor = self._features(event), self._adapt(message, i)
         actions: list[Action] = []
         if x is None:
             text = f"the features of the event of round {t:,} are not kept any more: it does not step in it"
@@ -452,7 +473,7 @@ class ClientConversation:
         else:
             rounds = np.array([t], np.int32)
             _, pending = self.compute.encode(rounds, x[None])
-            self.compute.step(rounds, pending, message.values[i : i + 1])
+            self.compute.step(rounds, pending, message.values[i : i + 1], factor)
             self.activations += 1
         self.applied = t
         self._forget(event)
@@ -499,6 +520,12 @@ class ClientConversation:
         in_order = bool(rounds) and list(rounds) == sorted({*rounds}) and rounds[0] >= 0 and rounds[-1] <= m.LAST
         if not in_order or len(message.applied) != len(rounds):
             return f"its rounds are {rounds[:5]}"
+        if any(each and len(each) != len(rounds) for each in (message.factors, message.emptied)):
+            return (
+                f"{len(rounds)} rounds have {len(message.factors)} factors and {len(message.emptied)} emptied windows"
+            )
+        if not all(0 < factor < math.inf for factor in message.factors):
+            return f"its learning rates are to be multiplied by {message.factors[:5]}"
         if (message.events or m.MOMENT in message.applied) and len(message.events) != len(rounds):
             return f"{len(rounds)} rounds have {len(message.events)} events"
         if values.dtype != self.compute.rule.wire or values.shape != shape:

@@ -128,6 +128,14 @@ def _read_rounds(reader: _Reader) -> m.Rounds:
     return tuple(reader.unpack(f"<{reader.length(8)}q"))
 
 
+def _write_floats(values: tuple[float, ...]) -> bytes:
+    return struct.pack(f"<I{len(values)}d", len(values), *values)
+
+
+def _read_floats(reader: _Reader) -> tuple[float, ...]:
+    return tuple(reader.unpack(f"<{reader.length(8)}d"))
+
+
 def _write_array(value: NDArray[Any]) -> bytes:
     head = struct.pack(f"<BB{value.ndim}I", _CODE[value.dtype], value.ndim, *value.shape)
     if sys.byteorder == "big":
@@ -189,11 +197,12 @@ def _read_terms(reader: _Reader) -> Terms:
     return Terms(**{name: form.read(reader) for name, form in _TERMS.items()})
 
 
-_U16, _U32, _ROUND, _NONCE = _number("<H"), _number("<I"), _number("<q"), _number("<Q")
+_U16, _U32, _ROUND, _NONCE, _FLOAT = (_number(form) for form in ("<H", "<I", "<q", "<Q", "<d"))
 _TEXT = _Form(_write_text, _read_text)
 _EVENT = _Form(_write_event, _read_event)
 _EVENTS = _Form(_write_events, _read_events)
 _ROUNDS = _Form(_write_rounds, _read_rounds)
+_FLOATS = _Form(_write_floats, _read_floats)
 _ARRAY = _Form(_write_array, _read_array)
 _FLAGS = _Form(_write_array, _read_flags)
 _MASK = _Form(_write_mask, _read_mask)
@@ -217,6 +226,7 @@ FORMS: dict[type[m.Message], dict[str, _Form]] = {
         "width": _U32,
         "schema": _TEXT,
         "rounds": _ROUND,
+        "asks": _FLAG,
     },
     m.Refused: {"session": _NONCE, "reason": _TEXT},
     m.Call: {"epoch": _NONCE, "session": _NONCE},
@@ -255,6 +265,8 @@ FORMS: dict[type[m.Message], dict[str, _Form]] = {
         "applied": _ROUNDS,
         "events": _EVENTS,
         "values": _ARRAY,
+        "factors": _FLOATS,
+        "emptied": _ROUNDS,
     },
     m.Void: {"session": _NONCE, "rounds": _ROUNDS, "events": _EVENTS},
     m.Recall: {"session": _NONCE, "first": _ROUND, "events": _EVENTS},
@@ -269,6 +281,9 @@ FORMS: dict[type[m.Message], dict[str, _Form]] = {
         "embeddings": _ARRAY,
         "predicted": _ROUND,
         "stored": _FLAG,
+        "factor": _FLOAT,
+        "emptied": _FLAG,
+        "noticed": _TEXT,
     },
 }
 """The fields of each kind of message, in their order on the wire."""
@@ -284,7 +299,7 @@ def encode(message: m.Message) -> bytes:
         MessageError: where an event's name is too long.
 
     >>> encode(m.Refused(session=1, reason="no")).hex(" ")
-    '41 42 02 03 01 00 00 00 00 00 00 00 02 00 6e 6f'
+    '41 42 03 03 01 00 00 00 00 00 00 00 02 00 6e 6f'
     """
     kind = type(message)
     head = MAGIC + bytes((VERSION, _CODES[kind]))

@@ -93,6 +93,8 @@ class Welcome(Message):
     """As the server expects it; empty where it expects none."""
     rounds: int
     """How many rounds are played."""
+    asks: bool = False
+    """Whether people may ask the server for predictions, so that an `Ask` may come at any time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,6 +203,11 @@ class Derivatives(Message):
     """One a round where the client may not know them, or may have lost what it kept; else none."""
     values: NDArray[Any]
     """(n, e_m), or (n, l, e_m) under SLR, in the dtype of the wire."""
+    factors: tuple[float, ...] = ()
+    """What the learning rates are multiplied by, one a round; none where that is 1 in all of them."""
+    emptied: Rounds = ()
+    """One a round: the last round until then before which every party has emptied its window of gradients; none where
+    the client has nothing to empty."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,3 +260,9 @@ class Record(Message):
     """The class predicted when the event happened, where its label came later; `NONE` where the round predicts."""
     stored: bool = False
     """Whether the embeddings are those of the event, and its label came later."""
+    factor: float = 1.0
+    """What the learning rates were multiplied by."""
+    emptied: bool = False
+    """Whether every party's window of gradients was emptied before it."""
+    noticed: str = ""
+    """The drift that was noticed in it, as JSON."""

@@ -30,6 +30,10 @@ class Sent(NamedTuple):
     value: NDArray[Any]
     stored: bool = False
     """Whether it goes by an embedding of long ago."""
+    factor: float = 1.0
+    """What the learning rate is multiplied by."""
+    emptied: int = NONE
+    """The last round until then before which the windows of gradients were emptied."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +85,15 @@ class Seat:
         self.max_delay = 0
         """The most steps between an embedding's parameters and those that its derivative was applied to."""
 
-    def push(self, t: int, applied: int, event: bytes, value: NDArray[Any], *, stored: bool = False) -> None:
+    def push(self, t: int, sent: Sent) -> None:
         """The client was activated in round ``t``, with the parameters that have the derivatives up to ``applied``.
 
-        Where it goes by a ``stored`` embedding, ``applied`` is how many derivatives those were; see `steps`.
+        Where it goes by a stored embedding, ``applied`` is how many derivatives those were; see `steps`.
         """
-        delay = self.pushed - applied if stored else len(self._rounds) - bisect_right(self._rounds, applied)
+        delay = self.pushed - sent.applied if sent.stored else len(self.after(sent.applied))
         self.max_delay = max(self.max_delay, delay)
         self.pushed += 1
-        self.outbox[t] = Sent(self.before, applied, event, value, stored)
+        self.outbox[t] = sent
         self._rounds.append(t)
         self.before = t
 
@@ -126,6 +130,8 @@ class Seat:
             applied=tuple(MOMENT if each.stored else each.applied for each in sent),
             events=tuple(each.event for each in sent) if again or any(each.stored for each in sent) else (),
             values=np.stack([each.value for each in sent]),
+            factors=tuple(each.factor for each in sent) if any(each.factor != 1 for each in sent) else (),
+            emptied=tuple(each.emptied for each in sent) if any(each.emptied > each.before for each in sent) else (),
         )
 
     def problem(self, values: NDArray[Any], n: int, activated: NDArray[np.bool_]) -> str:
@@ -169,7 +175,8 @@ class Seat:
             "max_delay": self.max_delay,
             "pushed": self.pushed,
             "outbox": [
-                [t, each.before, each.applied, each.event.hex(), each.stored] for t, each in self.outbox.items()
+                [t, each.before, each.applied, each.event.hex(), each.stored, each.factor, each.emptied]
+                for t, each in self.outbox.items()
             ],
         }
         return arrays, values
@@ -188,7 +195,7 @@ class Seat:
         self.before, self.safe, self.max_delay = values["before"], values["safe"], values["max_delay"]
         self.pushed = values["pushed"]
         self.outbox = {
-            t: Sent(before, applied, bytes.fromhex(event), arrays["outbox"][i], stored)
-            for i, (t, before, applied, event, stored) in enumerate(values["outbox"])
+            t: Sent(before, applied, bytes.fromhex(event), arrays["outbox"][i], *rest)
+            for i, (t, before, applied, event, *rest) in enumerate(values["outbox"])
         }
         self._rounds = list(self.outbox)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.compute import ServerCompute
+from anabranch.drifts import Watch
 from anabranch.errors import ConfigError
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Send, Stop
@@ -46,6 +47,8 @@ class ServerConversation:
         coalesce: seconds for which an event that a client tells of waits for the others that it touched too, before a
             round begins with it; where it is infinite, rounds begin with the server's own events alone.
         epoch: a number that no earlier server of this federation had.
+        asks: whether people may ask for predictions, so that the clients prepare for that.
+        watch: where drift is noticed.
 
     Raises:
         ConfigError: where these do not go together.
@@ -61,6 +64,8 @@ class ServerConversation:
         deadline: float = 1.0,
         coalesce: float = math.inf,
         epoch: int,
+        asks: bool = False,
+        watch: Watch | None = None,
     ) -> None:
         rows = compute.rule.update.rows
         if rows is not None and (in_flight > 1 or any(not isinstance(each.missing, Wait) for each in expected)):
@@ -70,10 +75,10 @@ class ServerConversation:
             )
         self.terms, self.in_flight = terms, in_flight
         self.seats = [Seat(each, compute.rule.wire, rows) for each in expected]
-        self.training = Training(compute, self.seats, remembered=REMEMBERED + in_flight)
+        self.training = Training(compute, self.seats, remembered=REMEMBERED + in_flight, watch=watch)
         self.questions = Questions(self.training, self.seats, epoch, in_flight, deadline, self._send_again_soon)
         """Predictions that change nothing."""
-        self._deadline, self._coalesce, self._epoch = deadline, coalesce, epoch
+        self._deadline, self._coalesce, self._epoch, self._asks = deadline, coalesce, epoch, asks
         self._open: deque[Open] = deque()
         self._arrivals: dict[bytes, Arrival] = {}
         self._ended: str | None = None
@@ -303,8 +308,9 @@ class ServerConversation:
                 each.deadline = now + self._deadline
         for arrival in self._arrivals.values():
             arrival.answers.pop(client, None)
+        expected = seat.expected
         welcome = m.Welcome(
-            hello.session, self._epoch, self.terms, seat.expected.width, seat.expected.schema, self.rounds
+            hello.session, self._epoch, self.terms, expected.width, expected.schema, self.rounds, self._asks
         )
         actions: list[Action] = [Send(welcome, client), Note("joined", f"client {client} is here", client)]
         recall = self.training.recall(seat, hello.applied)
@@ -480,7 +486,7 @@ class ServerConversation:
         actions: list[Action] = []
         while self._open and self._ended is None:
             ready: list[tuple[Open, list[Stand]]] = []
-            while len(ready) < min(len(self._open), self.compute.block):
+            while len(ready) < min(len(self._open), self.training.together):
                 each = self._open[len(ready)]
                 stands = self._stands(each)
                 if stands is None:
@@ -499,7 +505,7 @@ class ServerConversation:
             if not ready:
                 break
             records = [each.record(stands, self.compute.rule.wire) for each, stands in ready]
-            played, trouble = self.training.apply(records)
+            played, trouble = self.training.play(records)
             voided = [
                 (client, self._open[i].t)
                 for i, record in enumerate(records[: len(played.records)])

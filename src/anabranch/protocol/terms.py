@@ -9,7 +9,7 @@ import numpy as np
 
 from anabranch.party import Rule
 
-VERSION = 2
+VERSION = 3
 """Of the protocol: parties of other versions do not understand one another."""
 
 

@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.compute import ServerCompute
+from anabranch.drifts import Watch
 from anabranch.party import TROUBLES
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Played
-from anabranch.protocol.seat import Seat
+from anabranch.protocol.seat import Seat, Sent
+from anabranch.protocol.watching import Watching
 
 
 class Training:
@@ -26,12 +28,19 @@ class Training:
         compute: the server's parameters.
         seats: of the clients, in order.
         remembered: how many events of the last rounds are remembered, those that are open among them.
+        watch: where drift is noticed.
     """
 
-    def __init__(self, compute: ServerCompute, seats: Sequence[Seat], remembered: int) -> None:
-        self.compute, self._seats, self._remembered = compute, seats, remembered
+    def __init__(
+        self, compute: ServerCompute, seats: Sequence[Seat], remembered: int, watch: Watch | None = None
+    ) -> None:
+        self.compute, self._seats, self._remembered, self.watch = compute, seats, remembered, watch
         self._rows = compute.rule.update.rows
-        self._starts = np.cumsum([0, *(seat.expected.width for seat in seats)])
+        widths = [seat.expected.width for seat in seats]
+        self._starts = np.cumsum([0, *widths])
+        self._watching = Watching(watch, widths, self._rows)
+        self._emptied = m.NONE
+        """The last round before which the windows of gradients were emptied."""
         self._recent: dict[bytes, int] = {}
         """The rounds of the last events."""
         self._events: deque[bytes] = deque(maxlen=0 if self._rows is None else remembered)
@@ -68,24 +77,48 @@ class Training:
         first = self.rounds
         predictions: list[int | None] = []
         block: list[m.Record] = []
-        for i, record in enumerate(records):
-            self.remember(record.event, first + i)
-            if block and not (record.embeddings.size and block[0].embeddings.size and len(block) < self.compute.block):
-                predictions += self.apply(block)[0].predictions
+        for i, record in enumerate([*records, None]):
+            if record is not None:
+                self.remember(record.event, first + i)
+            if block and (record is None or not self._alike(block, record)):
+                self._watching.begin(self.rounds, block)
+                played, _ = self._apply(block)
+                self._watching.notice_again(played)
+                predictions += played.predictions
                 block = []
-            block.append(record)
-        if block:
-            predictions += self.apply(block)[0].predictions
+            if record is not None:
+                block.append(record)
         return Played(first, tuple(records), tuple(predictions))
 
-    def apply(self, records: Sequence[m.Record]) -> tuple[Played, str]:
-        """The next rounds, as their records say; also which trouble ended them, if any."""
+    def _alike(self, block: Sequence[m.Record], record: m.Record) -> bool:
+        """Whether a record of the log can be played in one call with those before it."""
+        dropped = not record.embeddings.size or not block[0].embeddings.size
+        adapted = record.emptied or record.factor != block[0].factor
+        return not dropped and not adapted and len(block) < self.together
+
+    @property
+    def together(self) -> int:
+        """How many of the next rounds can be played in one call."""
+        return self._watching.together(self.rounds, self.compute.block)
+
+    def play(self, records: Sequence[m.Record]) -> tuple[Played, str]:
+        """Plays the next rounds, `together` at most; also says which trouble ended them, if any."""
+        played, trouble = self._apply(self._watching.begin(self.rounds, records))
+        return self._watching.notice(played), trouble
+
+    def _apply(self, records: Sequence[m.Record]) -> tuple[Played, str]:
+        """The next rounds, as their records say."""
         first = self.rounds
+        if records[0].emptied:
+            self.compute.empty_window()
+            self._emptied = first
         if not records[0].embeddings.size:
             self.compute.skip(records[0].label)
             return Played(first, tuple(records), (_predicted(records[0], None),)), ""
         stepped = self.compute.step(
-            np.stack([record.embeddings for record in records]), np.array([r.label for r in records], np.int32)
+            np.stack([record.embeddings for record in records]),
+            np.array([record.label for record in records], np.int32),
+            records[0].factor,
         )
         trouble = ""
         if stepped.trouble:
@@ -101,7 +134,8 @@ class Training:
                     seat.history.push(first + i, newest if self._rows is None else newest[(first + i) % self._rows])
                 if record.activated[c]:
                     value = stepped.derivatives[i][..., own]
-                    seat.push(first + i, record.applied[c], record.event, value, stored=record.stored)
+                    of_round = (record.event, value, record.stored, record.factor, self._emptied)
+                    seat.push(first + i, Sent(seat.before, record.applied[c], *of_round))
         predictions = stepped.predictions[: len(done)].tolist()
         return Played(first, tuple(done), tuple(map(_predicted, done, predictions))), trouble
 
@@ -115,7 +149,8 @@ class Training:
             seats.append(values)
         recent = [[event.hex(), t] for event, t in self._recent.items() if t < self.rounds]
         events = [event.hex() for event in self._events]
-        return arrays, {"rounds": self.rounds, "seats": seats, "recent": recent, "events": events}
+        values = {"rounds": self.rounds, "seats": seats, "recent": recent, "events": events, "emptied": self._emptied}
+        return arrays, values if self.watch is None else {**values, "watch": self.watch.state()}
 
     def restore(self, arrays: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         """The inverse of `state`, before the first round is opened.
@@ -132,6 +167,9 @@ class Training:
             seat.restore(of(f"client {client}/"), values["seats"][client - 1])
         self._recent = {bytes.fromhex(event): t for event, t in values["recent"]}
         self._events.extend(bytes.fromhex(event) for event in values["events"])
+        self._emptied = values["emptied"]
+        if self.watch is not None and "watch" in values:
+            self.watch.restore(values["watch"])
 
 
 def _predicted(record: m.Record, in_round: int | None) -> int | None:

@@ -1,0 +1,188 @@
+"""Drift in a federation: the server notices it, and what follows every party does in the same round."""
+
+from __future__ import annotations
+
+import optax
+import pytest
+from river.base import BinaryDriftDetector
+
+import anabranch as ab
+from anabranch.configfile import load
+from anabranch.drifts import Detect, Detection
+from anabranch.net import Expected, Server, assemble, own, partyfile
+from anabranch.net.assemble import Pace
+from anabranch.net.credentials import Credentials
+from anabranch.net.metrics import Metrics
+from conversations import bits_of, check_same, check_steps, play
+from federations import UPDATES, Chaos, Setting, trained
+from late_federations import LateWorld
+from problems import bits
+from real_federations import RealFederation, same, simulate, write_run
+
+
+class EveryError(BinaryDriftDetector):
+    """Remembers nothing, so a server that begins again notices what it would have."""
+
+    def update(self, x):
+        self._drift_detected = bool(x)
+
+
+@pytest.fixture
+def every_error(monkeypatch):
+    monkeypatch.setattr("anabranch.drifts._named", lambda name: EveryError)
+
+
+DLR = UPDATES[1]
+RESET = Detect(on_drift="reset", every=7)
+BOOST = Detect(on_drift="boost", boost=1.5, boost_rounds=10, every=4)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(DLR, ab.Random(0.3), detect=RESET),
+        Setting(UPDATES[2], ab.Fixed(2), detect=RESET),
+        Setting(DLR, ab.Event(0.1), detect=BOOST),
+        Setting(UPDATES[0], ab.Random(0.5), power=0.1, detect=BOOST),
+        Setting(UPDATES[3], ab.Full(), rounds=150, detect=BOOST),
+    ],
+    ids=["reset", "reset of the server alone", "boost", "boost of a falling rate", "boost of SLR"],
+)
+def test_what_follows_gives_the_bits_of_the_simulator(setting, every_error):
+    world, predictions = play(setting)
+    check_same(setting, world, predictions)
+    plain = Setting(setting.update, setting.activation, setting.rounds, power=setting.power).simulated()
+    assert trained(world.server, world.clients) != bits(plain.model)
+    noticed = setting.simulated().detections
+    assert [each.round for each in world.server.training.watch.detections] == [each.round for each in noticed] != []
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("detect", [RESET, BOOST], ids=["reset", "boost"])
+def test_the_same_bits_where_parties_die(detect, seed, every_error):
+    setting = Setting(DLR, ab.Random(0.4), rounds=150, detect=detect)
+    world = Chaos(setting, seed, kills=15, every=40)
+    world.run()
+    assert 0 in world.deaths
+    check_same(setting, world, world.predictions)
+    found, expected = (
+        [(each.round, each.what) for each in detections]
+        for detections in (world.server.training.watch.detections, setting.simulated().detections)
+    )
+    assert found == expected
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["fresh", "stored"])
+@pytest.mark.parametrize("detect", [RESET, BOOST], ids=["reset", "boost"])
+def test_the_same_bits_where_labels_come_late(detect, stored, every_error):
+    setting = Setting(DLR, ab.Random(0.5), rounds=120, detect=detect)
+    world = LateWorld(setting, 0, [5] * 120, stored=stored, kills=6, every=60)
+    world.run()
+    simulated = setting.simulated(label_delay=5, label_learning="stored" if stored else "fresh")
+    assert trained(world.server, world.clients) == bits(simulated.model)
+
+
+@pytest.mark.parametrize("detect", [RESET, BOOST], ids=["reset", "boost"])
+def test_with_many_rounds_under_way_each_follows_its_own(detect, every_error):
+    setting = Setting(DLR, ab.Random(0.5), rounds=200, in_flight=8, detect=detect)
+    world = Chaos(setting, 1, kills=10, every=12)
+    world.run()
+    check_steps(setting, world.server, world.clients, world.log)
+    changed = [t for t, each in enumerate(world.log) if each.emptied or each.factor != 1]
+    assert changed
+    if detect is RESET:
+        assert all(t % detect.every == 0 for t in changed)
+
+
+def test_the_log_is_played_as_it_was_whatever_is_watched_now(every_error):
+    """A person may change what is watched between two starts of the server."""
+    for detect in (RESET, BOOST):
+        setting, log = Setting(DLR, ab.Full(), rounds=60, detect=detect), []
+        world = setting.in_memory(played=lambda played, log=log: log.extend(played.records))
+        world.run()
+        expected = bits_of(world.server)
+        for other in (None, Detect(on_drift="boost", boost=3.0, every=5)):
+            server = Setting(DLR, ab.Full(), rounds=60, detect=other).server()
+            server.replay(log)
+            assert bits_of(server) == expected
+
+
+@pytest.mark.parametrize(
+    "detect",
+    [
+        {"on_drift": "reset", "every": 50},
+        {"on_drift": "boost", "boost": 0.5, "boost_rounds": 200, "every": 50},
+    ],
+    ids=["reset", "boost"],
+)
+def test_what_follows_is_the_simulators_where_a_client_is_killed(tmp_path, detect):
+    """The detector is the server's alone, so the death of a client leaves it as it is."""
+    once = {"detector": "DummyDriftDetector", "options": {"t_0": 700}}
+    run = write_run(tmp_path / "data", clients=2, rounds=1500, detect=detect | once)
+    with RealFederation(tmp_path / "fed", run) as federation:
+        federation.start(*federation.names)
+        federation.wait_for_rounds(500)
+        federation.kill("client-1")
+        federation.start("client-1")
+        assert federation.wait() == [0] * 3
+        same(federation.result(), simulate(run))
+
+
+def test_a_federation_notices_what_the_simulator_does(tmp_path):
+    """And says so in its status, its log and its result."""
+    detect = {"watch": ["error", "embedding"], "options": {"delta": 0.01}}
+    run = write_run(tmp_path / "data", clients=2, rounds=1500, detect=detect)
+    with RealFederation(tmp_path / "fed", run) as federation:
+        federation.start(*federation.names)
+        assert federation.wait() == [0] * 3
+        result, status, log = federation.result(), federation.status(), federation.log("server")
+    expected = simulate(run)
+    same(result, expected)
+    noticed = [(each.round, each.what, each.client) for each in expected.detections]
+    assert [(each.round, each.what, each.client) for each in result.detections] == noticed != []
+    for one, other in zip(result.detections, expected.detections, strict=True):
+        assert (one.before, one.after) == pytest.approx((other.before, other.after), rel=1e-4)
+    assert status["drifts"] == len(noticed)
+    for each in result.detections:
+        assert f"drift was noticed: {each}" in log
+
+
+def test_what_a_server_noticed_is_a_metric(tmp_path):
+    run = write_run(tmp_path, clients=2, rounds=10, detect={})
+    credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))
+    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", Pace())
+    party.watch.detections += [Detection(3, "error", None, 0.1, 0.2), *[Detection(5, "embedding", 2, 0.1, 0.2)] * 2]
+    lines = Metrics(party).text().decode().splitlines()
+    assert 'anabranch_drifts_total{client="",what="error"} 1.0' in lines
+    assert 'anabranch_drifts_total{client="shop",what="embedding"} 2.0' in lines
+
+
+def test_a_server_with_labels_of_its_own_watches_too(tmp_path):
+    """By its file, and in Python."""
+    (tmp_path / "labels.csv").write_text("event,label\na,0\nb,1\n")
+    settings = {
+        "connection": "connection.toml",
+        "folder": "server",
+        "labels": {"path": "labels.csv", "event": "event", "label": "label"},
+        "model": {"name": "linear", "classes": 2},
+        "clients": [{"name": "bank", "embedding": 2}, {"name": "shop", "embedding": 2}],
+        "detect": {"watch": ["embedding"], "options": {"delta": 0.01}},
+    }
+    credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))
+    file = partyfile.check(settings, tmp_path / "server.toml")
+    party = own.server_party(file, credentials, tmp_path / "server")
+    assert party.watch.detect == Detect(watch=("embedding",), options={"delta": 0.01})
+    nothing_to_empty = {**settings, "detect": {"on_drift": "reset"}, "update": {"name": "OGD"}}
+    file = partyfile.check(nothing_to_empty, tmp_path / "server.toml")
+    with pytest.raises(ab.ConfigError, match="the update OGD keeps none"):
+        own.server_party(file, credentials, tmp_path / "other")
+    with pytest.raises(ab.ConfigError, match="which has rates of its own"):
+        Server(
+            credentials,
+            tmp_path / "third",
+            model=ab.models.linear((2, 2), 2).server,
+            clients=[Expected(2), Expected(2)],
+            labels=[("a", 0)],
+            learning_rate=optax.sgd(0.1),
+            detect=Detect(on_drift="boost"),
+        )
