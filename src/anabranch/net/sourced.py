@@ -6,11 +6,12 @@ import asyncio
 import logging
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Sequence
 from typing import Any
 
 from anabranch.errors import ConnectError
 from anabranch.net.client import ClientParty
+from anabranch.net.engine import Engine
 from anabranch.net.server import ServerParty
 from anabranch.net.waitingroom import Happening as Happens
 from anabranch.net.waitingroom import WaitingRoom
@@ -29,19 +30,39 @@ UNSAFE = 20_000
 """So many events may wait to be safe; then the oldest is given up, as the conversation does with fewer."""
 
 
-class _Background:
-    """Coroutines that run beside everything else, and end soon."""
+class _Taken:
+    """What was taken from a source; the source is told, beside everything else, of what can be lost no more."""
 
     def __init__(self) -> None:
+        self._unsafe: OrderedDict[Hashable, list[Happening | LateLabel]] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self.fails: Callable[[Any], None] = lambda error: None
-        """Called with what one of them raises."""
+        """Called with what the source raises."""
 
-    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Starts one."""
-        task = asyncio.ensure_future(coroutine)
+    def __len__(self) -> int:
+        """How many names there are of what could be lost."""
+        return len(self._unsafe)
+
+    def add(self, name: Hashable, each: Happening | LateLabel) -> bool:
+        """One more of this name, which could be lost; whether it is the first."""
+        held = self._unsafe.setdefault(name, [])
+        held.append(each)
+        return len(held) == 1
+
+    def is_safe(self, name: Hashable) -> None:
+        """All of this name can be lost no more."""
+        for each in self._unsafe.pop(name, []):
+            self.let_go(each)
+
+    def let_go(self, each: Happening | LateLabel) -> None:
+        """The source need not give this again."""
+        task = asyncio.ensure_future(each.safe())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+
+    def give_up(self) -> None:
+        """The oldest is taken for safe."""
+        self.is_safe(next(iter(self._unsafe)))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -49,28 +70,50 @@ class _Background:
             self.fails(error)
 
     async def end(self) -> None:
-        """Waits for all."""
+        """Waits until the source has been told."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
 
-class SourcedClient(ClientParty):
+class _Sourced(Engine):
+    """A party that has a source while it runs."""
+
+    _source: Source
+    _taken: _Taken
+
+    def _take_from(self, source: Source, taken: _Taken) -> None:
+        self._source, self._taken = source, taken
+        taken.fails = self._fails
+
+    async def run(self) -> Stop:
+        try:
+            await _patiently(self._source.begin, self._leaving, self.say)
+            return await super().run()
+        finally:
+            await self._taken.end()
+            await self._source.close()
+
+    def _show(self, **counts: Counter[str]) -> None:
+        """Puts what was counted where events come from among the notes that metrics and status have."""
+        for where, each in {"source": self._source.counts, **counts}.items():
+            # The union is the larger of both.
+            self.notes |= Counter({(f"{where}: {kind}", None): n for kind, n in each.items()})
+
+
+class SourcedClient(_Sourced, ClientParty):
     """A client whose events come from a source, and whose stimulus says which of them activate it.
 
     ``feed`` comes before ``run``. A reading that activates the client is safe once its round is over and in a
     checkpoint; others are at once.
     """
 
-    _source: Source
     _inputs: Inputs
     _stimulus: Stimulus
 
     def feed(self, source: Source, inputs: Inputs, stimulus: Stimulus) -> None:
         """Where events come from, what is made of them, and which activate the client."""
-        self._source, self._inputs, self._stimulus = source, inputs, stimulus
-        self._unsafe: OrderedDict[bytes, list[Happening]] = OrderedDict()
-        self._background = _Background()
-        self._background.fails = self._fails
+        self._take_from(source, _Taken())
+        self._inputs, self._stimulus = inputs, stimulus
         self._save_again = time.monotonic() + SAVE_EVERY
         self._expire_again = 0.0
         self._last = b""
@@ -78,14 +121,6 @@ class SourcedClient(ClientParty):
         found = checkpoint.load(self.folder)
         if found is not None:
             stimulus.restore(found.state.get("stimulus", []))
-
-    async def run(self) -> Stop:
-        try:
-            await _patiently(self._source.begin, self._leaving, self.say)
-            return await super().run()
-        finally:
-            await self._background.end()
-            await self._source.close()
 
     async def _touching(self) -> AsyncIterator[bytes]:
         """The events that activate the client."""
@@ -97,43 +132,41 @@ class SourcedClient(ClientParty):
             if x is None or not self._stimulus.touches(happening.reading, x):
                 await happening.safe()
                 continue
-            self._unsafe.setdefault(happening.name, []).append(happening)
-            if len(self._unsafe) > UNSAFE:
-                self._is_safe(next(iter(self._unsafe)))
+            self._taken.add(happening.name, happening)
+            if len(self._taken) > UNSAFE:
+                self._taken.give_up()
             self._last = happening.name
             yield happening.name
 
     async def _do(self, actions: Sequence[Action]) -> None:
         await super()._do(actions)
         if any(isinstance(action, Note) and action.what == "late" for action in actions):
-            self._is_safe(self._last)  # the server had asked for it before it happened here, and it is not told of
+            self._taken.is_safe(
+                self._last
+            )  # the server had asked for it before it happened here, and it is not told of
         self._let_go()
 
     def _let_go(self) -> None:
         """Tells the source of what is safe."""
         settled: deque[bytes] = self.conversation.settled
         while settled:
-            self._is_safe(settled.popleft())
-
-    def _is_safe(self, name: bytes) -> None:
-        for happening in self._unsafe.pop(name, []):
-            self._background.run(happening.safe())
+            self._taken.is_safe(settled.popleft())
 
     async def _turn(self) -> None:
         await super()._turn()
         self._let_go()
-        _show(self.notes, source=self._source.counts, input=self._inputs.counts)
+        self._show(input=self._inputs.counts)
         now = time.monotonic()
         if self._expire_again <= now:
             self._expire_again = now + EXPIRE_EVERY
             self._inputs.expire(time.time())
-        if self._unsafe and self._save_again <= now and self._saving is None:
+        if self._taken and self._save_again <= now and self._saving is None:
             self._save_again = now + SAVE_EVERY
             if self._kept[0] != self.conversation.applied:  # what is new has to be in both checkpoints
                 self._begin_saving()
 
     def _due(self) -> float:
-        return min(super()._due(), self._save_again) if self._unsafe else super()._due()
+        return min(super()._due(), self._save_again) if self._taken else super()._due()
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays, values = super()._state()
@@ -151,6 +184,7 @@ class _FromSource:
         self._labels = labels.labels()
         self._here: deque[LateLabel] = deque()
         self._ended = False
+        self.taken = _Taken()
 
     @property
     def over(self) -> bool:
@@ -169,32 +203,29 @@ class _FromSource:
     def _pop(self, n: int) -> list[LateLabel]:
         return [self._here.popleft() for _ in range(min(n, len(self._here)))]
 
+    def go_on(self, *taken: int) -> None:
+        """Nothing: the source goes on by itself, and clients tell of events."""
+
 
 class SourceSamples(_FromSource):
     """A round for each label of a source, as it comes.
 
     Args:
         labels: of the source.
-        played: whether a round of an event was played before.
     """
 
     def __init__(self, labels: SourceLabels) -> None:
         super().__init__(labels)
         self.played: Callable[[bytes], bool] = lambda event: False
-        self.unsafe: dict[bytes, list[LateLabel]] = {}
-        """What was taken and is in no log yet."""
-        self.background = _Background()
+        """Whether a round of an event was played before."""
 
     def take(self, n: int) -> list[tuple[bytes, int]]:
         """Up to ``n`` that are here."""
         taken: list[tuple[bytes, int]] = []
         for each in self._pop(n):
             if self.played(each.name):
-                self.background.run(each.safe())
-                continue
-            again = each.name in self.unsafe
-            self.unsafe.setdefault(each.name, []).append(each)
-            if not again:
+                self.taken.let_go(each)
+            elif self.taken.add(each.name, each):
                 taken.append((each.name, each.label))
         return taken
 
@@ -202,93 +233,52 @@ class SourceSamples(_FromSource):
         """None: events come from here."""
         return None
 
-    def go_on(self, rounds: int) -> None:
-        """Nothing: the source goes on by itself."""
-
-
-class SourcedServer(ServerParty):
-    """A server whose labels come from a source; ``feed`` comes before ``run``."""
-
-    _source: Source
-
-    def feed(self, source: Source) -> None:
-        """Where the labels come from."""
-        self._source = source
-        taken = self._samples if self.late is None else self.late.source
-        assert isinstance(taken, SourceSamples | SourceHappenings)
-        self._background = taken.background
-        self._background.fails = self._fails
-        if isinstance(self._samples, SourceSamples):
-            self._samples.played = lambda event: self.conversation.training.round_of(event) is not None
-
-    async def run(self) -> Stop:
-        try:
-            await _patiently(self._source.begin, self._leaving, self.say)
-            return await super().run()
-        finally:
-            await self._background.end()
-            await self._source.close()
-
-    async def _turn(self) -> None:
-        await super()._turn()
-        _show(self.notes, source=self._source.counts)
-
-    async def _played(self, played: Played) -> None:
-        await super()._played(played)
-        if isinstance(self._samples, SourceSamples):
-            for record in played.records:
-                for each in self._samples.unsafe.pop(record.event, []):
-                    self._samples.background.run(each.safe())
-
 
 class SourceHappenings(_FromSource):
     """Labels of a source, of events that clients tell of."""
-
-    def __init__(self, labels: SourceLabels) -> None:
-        super().__init__(labels)
-        self._unsafe: dict[int, tuple[Happens, LateLabel]] = {}
-        self.background = _Background()
 
     def take(self, n: int) -> list[Happens]:
         """Up to ``n`` that are here."""
         taken = []
         for each in self._pop(n):
             happens = Happens(each.name, each.label)
-            self._unsafe[id(happens)] = happens, each
+            self.taken.add(id(happens), each)  # each label by itself, those that come twice too
             taken.append(happens)
         return taken
 
     def is_safe(self, happens: Happens) -> None:
-        """A label is where no death of the process loses it."""
-        held = self._unsafe.pop(id(happens), None)
-        if held is not None:
-            self.background.run(held[1].safe())
+        """A label can be lost no more."""
+        self.taken.is_safe(id(happens))
 
-    def go_on(self, happened: int, labelled: int) -> None:
-        """Nothing: the source goes on by itself, and clients tell of events."""
+
+class SourcedServer(_Sourced, ServerParty):
+    """A server whose labels come from a source; ``feed`` comes before ``run``."""
+
+    def feed(self, source: Source, labels: SourceSamples | SourceHappenings) -> None:
+        """Where the labels come from, and what takes them from there."""
+        self._take_from(source, labels.taken)
+        if isinstance(labels, SourceSamples):
+            labels.played = lambda event: self.conversation.training.round_of(event) is not None
+        elif self.late is not None:
+            self.late.kept = labels.is_safe
+
+    async def _turn(self) -> None:
+        await super()._turn()
+        self._show()
+
+    async def _played(self, played: Played) -> None:
+        await super()._played(played)
+        for record in played.records:  # late labels are safe before their rounds
+            self._taken.is_safe(record.event)
 
 
 class SourcedRoom(WaitingRoom):
-    """A waiting room that says which labels it has on the disk."""
-
-    source: SourceHappenings
+    """A waiting room whose labels come from a source, and whose events come from clients that do not say their end."""
 
     @property
     def over(self) -> bool:
         """Whether the labels have ended, and none of them waits for its event."""
         return super().over and not self.waiting.early
-
-    def _label(self, each: Happens) -> bool:
-        ready = super()._label(each)
-        if not (self._held and self._held[-1] is each):
-            self.source.is_safe(each)
-        return ready
-
-
-def _show(notes: Counter[tuple[str, int | None]], **counts: Counter[str]) -> None:
-    """What was counted where events come from, among the notes that metrics and status have."""
-    for where, each in counts.items():
-        notes |= Counter({(f"{where}: {kind}", None): n for kind, n in each.items()})  # | is the larger of both
 
 
 async def _patiently(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -67,6 +67,8 @@ class WaitingRoom:
         """Labels whose events are being predicted."""
         self._here: deque[Happening] = deque()
         self._look_again = 0.0
+        self.kept: Callable[[Happening], None] = lambda label: None
+        """Called with each label that no death of the process loses any more."""
 
     def go_on(self, replayed: Iterable[bytes]) -> None:
         """An earlier process has played the rounds of these events last."""
@@ -128,7 +130,9 @@ class WaitingRoom:
     def _label(self, each: Happening) -> bool:
         """Sorts a label in; whether it has made a round ready."""
         assert each.label is not None
-        return self.waiting.label(each.event, each.label, time.time()) == "ready"
+        found = self.waiting.label(each.event, each.label, time.time())
+        self.kept(each)
+        return found == "ready"
 
     def predicted(self, predicted: Predicted) -> list[bytes]:
         """An event was predicted; it waits from now on, and is on the disk.
