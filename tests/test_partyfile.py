@@ -22,7 +22,7 @@ from anabranch.configfile import load
 from anabranch.net import own, partyfile, tables
 from anabranch.net.credentials import Credentials
 from anabranch.net.partyfile import ClientFile, PartyFile, ServerFile
-from anabranch.net.replay import ReplaySamples, name_of
+from anabranch.net.replay import ReplayFeatures, ReplaySamples, name_of
 from anabranch.protocol.memory import InMemory
 from anabranch.protocol.messages import Welcome
 
@@ -423,6 +423,24 @@ def test_no_round_begins_with_what_clients_tell_of_the_servers_own_events(tmp_pa
     told = [name_of(0), name_of(1), name_of(2), name_of(999), b"\xff" * 8, b"no"]
     assert [replayed.label(event) for event in told] == [None] * 6
     assert read == [0]
+
+
+def test_a_stream_is_read_to_its_end_once_for_events_that_it_does_not_have() -> None:
+    read = []
+
+    def chunks() -> Iterator[Chunk]:
+        for first in range(0, 10, 2):
+            read.append(first)
+            yield Chunk(np.full((2, 3), first, np.float32), np.zeros(2, np.int32), 2)
+
+    whole, part = ReplayFeatures(chunks, slice(1), None), ReplayFeatures(chunks, slice(1), 4)
+    for _ in range(3):
+        assert whole.look(b"\xff" * 8) is None
+    assert read == [0, 2, 4, 6, 8]
+    assert whole.look(name_of(9)) == 8
+    assert part.look(name_of(4)) is None
+    assert part.look(name_of(3)) == 2
+    assert read[5:] == [0, 2]
 
 
 def test_labels_that_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,7 @@ def client_party(replay: Replay, client: int, credentials: Credentials, folder: 
         replay.model.clients[client - 1],
         columns.stop - columns.start,
         replay.clients,
-        ReplayFeatures(replay.chunks, columns).look,
+        ReplayFeatures(replay.chunks, columns, replay.prepared.rounds).look,
         decider(replay.plan.options["activation"], replay.config.seed, client),
         replay.rate(client),
         replace(credentials, index=client),

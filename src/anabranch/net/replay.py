@@ -41,8 +41,10 @@ def row_of(event: bytes) -> int | None:
 class Rows:
     """The rows of a stream, near to where one reads; a row from long ago makes it begin anew."""
 
-    def __init__(self, chunks: Chunks) -> None:
+    def __init__(self, chunks: Chunks, most: int | None = None) -> None:
         self._chunks = chunks
+        self._end = most
+        """No row has this number or a greater one; None while that is not known."""
         self._begin()
 
     def _begin(self) -> None:
@@ -52,11 +54,14 @@ class Rows:
 
     def chunk(self, row: int) -> tuple[int, Chunk] | None:
         """The chunk that has the row, and the number of its first one; None where the stream ended before."""
+        if self._end is not None and row >= self._end:
+            return None
         if self._held and row < self._held[0][0]:
             self._begin()
         while row >= self._read:
             chunk = next(self._left, None)
             if chunk is None:
+                self._end = self._read
                 return None
             # A chunk's memory is used again for the next one.
             self._held.append((self._read, Chunk(chunk.x.copy(), chunk.y.copy(), chunk.rows)))
@@ -165,10 +170,11 @@ class ReplayFeatures:
     Args:
         chunks: of the stream.
         columns: which of the features are the client's.
+        rounds: how many rows are events; None is all.
     """
 
-    def __init__(self, chunks: Chunks, columns: slice) -> None:
-        self._rows, self._columns = Rows(chunks), columns
+    def __init__(self, chunks: Chunks, columns: slice, rounds: int | None) -> None:
+        self._rows, self._columns = Rows(chunks, rounds), columns
 
     def look(self, event: bytes) -> NDArray[Any] | None:
         """The features (d_m,) of the row that an event names."""
