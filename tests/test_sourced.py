@@ -6,7 +6,10 @@ import asyncio
 import csv
 import json
 import sqlite3
+import threading
+import time
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +27,7 @@ from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
 from anabranch.net.server import ServerParty
 from anabranch.sources.names import Names, read_key, write_key
+from anabranch.sources.sql import SqlSource
 from message_brokers import message_broker
 from source_playing import run
 
@@ -171,6 +175,41 @@ def test_companies_look_an_entity_up_and_may_not_know_it(tmp_path: Path) -> None
     assert bank.conversation.activations == 150
     assert shop.conversation.activations == 0
     assert shop.notes["input: unknown", None] >= 50
+
+
+def test_a_database_is_asked_beside_everything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client goes on with what it has to do while the database takes its time."""
+    here, look, asked, passed = threading.get_ident(), SqlSource.look, Counter[bytes](), [0]
+
+    def slow(self: SqlSource, name: bytes) -> Mapping[str, Any] | None:
+        asked[name] += 1
+        assert threading.get_ident() != here
+        begun, deadline = passed[0], time.monotonic() + 60
+        while passed[0] == begun:  # nobody would count where it stood in the way
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        return look(self, name)
+
+    async def main() -> ServerParty:
+        async def counts() -> None:
+            while True:
+                passed[0] += 1
+                await asyncio.sleep(0.001)
+
+        counting = asyncio.ensure_future(counts())
+        server, _, _ = await companies(tmp_path, 30).played()
+        counting.cancel()
+        return server
+
+    monkeypatch.setattr(SqlSource, "look", slow)
+    server = run(main(), 300.0)
+    assert server.conversation.rounds == 30
+    assert missed(server) == [0, 10]
+    # The shop's readings; what both know; what the shop does not know, for its prediction and its round.
+    times = sorted(asked.values())
+    assert times[:40] == [1] * 20 + [2] * 20
+    assert len(times[40:]) == 10
+    assert min(times[40:]) >= 3
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])

@@ -78,3 +78,29 @@ def test_what_was_kept_with_other_features_is_refused(tmp_path: Path) -> None:
     opened(tmp_path, {b"1": {"a": 1}}).look(b"1")
     with pytest.raises(CheckpointError, match="kept with other features"):
         opened(tmp_path, {}, Features(["a", "b"]))
+
+
+def test_what_was_looked_up_before_is_not_asked_for_again(tmp_path: Path) -> None:
+    asked: list[bytes] = []
+    values: dict[bytes, Any] = {b"1": {"a": 1.0}, b"2": {"a": 3.0}, b"3": {"a": 5.0}}
+
+    def look(name: bytes) -> Any:
+        asked.append(name)
+        return values.get(name)
+
+    inputs = Inputs(look, FEATURES, KeptInputs(tmp_path / "inputs", most=100))
+    steady = opened(tmp_path / "steady", values)
+    assert inputs.lacking([b"1", b"2", b"1", b"?"]) == [b"1", b"2", b"?"]
+    ahead = inputs.look_ahead([b"1", b"2", b"?"])
+    assert asked == [b"1", b"2", b"?"]
+    with inputs.knowing(ahead):
+        for name in (b"1", b"2", b"?", b"3"):
+            found, expected = inputs.look(name), steady.look(name)
+            assert (None if found is None else found.tolist()) == (None if expected is None else expected.tolist())
+        assert inputs.peek(b"?") is None
+    assert asked == [b"1", b"2", b"?", b"3"]
+    assert inputs.counts == steady.counts == {"unknown": 1}
+    assert inputs.lacking([b"1", b"?"]) == [b"?"]
+    inputs.look(b"?")  # it may have come since
+    assert asked[-1:] == [b"?"]
+    assert len(asked) == 5

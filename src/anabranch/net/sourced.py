@@ -6,7 +6,9 @@ import asyncio
 import logging
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import chain
 from typing import Any
 
 from anabranch.errors import ConnectError
@@ -15,6 +17,7 @@ from anabranch.net.engine import Engine
 from anabranch.net.server import ServerParty
 from anabranch.net.waitingroom import Happening as Happens
 from anabranch.net.waitingroom import WaitingRoom
+from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Stop
 from anabranch.sources.activation import Stimulus
 from anabranch.sources.base import Happening, Source
@@ -118,6 +121,9 @@ class SourcedClient(_Sourced, ClientParty):
         self._expire_again = 0.0
         self._last = b""
         self._events = self._touching()
+        self._read: list[tuple[int, m.Message]] = []
+        """What has arrived and is looked up for."""
+        self._looking = asyncio.Lock()
         found = checkpoint.load(self.folder)
         if found is not None:
             stimulus.restore(found.state.get("stimulus", []))
@@ -128,7 +134,8 @@ class SourcedClient(_Sourced, ClientParty):
             if not self._stimulus.of_readings:  # it is read all the same: some sources know what they have read
                 await happening.safe()
                 continue
-            x = self._inputs.look(happening.name)
+            async with self._looked_up([happening.name]):
+                x = self._inputs.look(happening.name)
             if x is None or not self._stimulus.touches(happening.reading, x):
                 await happening.safe()
                 continue
@@ -152,8 +159,26 @@ class SourcedClient(_Sourced, ClientParty):
         while settled:
             self._taken.is_safe(settled.popleft())
 
+    @asynccontextmanager
+    async def _looked_up(self, events: Iterable[bytes]) -> AsyncIterator[None]:
+        """With what a slow source has for these events, which another thread has looked up."""
+        lacking = self._inputs.lacking(events) if self._source.slow else []
+        ahead: Mapping[bytes, Mapping[str, Any] | None] = {}
+        if lacking:
+            async with self._looking:
+                ahead = await asyncio.to_thread(self._inputs.look_ahead, lacking)
+        with self._inputs.knowing(ahead):
+            yield
+
+    def _mail(self) -> list[tuple[int, m.Message]]:
+        read, self._read = self._read, []
+        return read
+
     async def _turn(self) -> None:
-        await super()._turn()
+        self._read += super()._mail()
+        asked = [each.events for _, each in self._read if isinstance(each, m.Query | m.Ask)]
+        async with self._looked_up(chain.from_iterable(asked)):
+            await super()._turn()
         self._let_go()
         self._show(input=self._inputs.counts)
         now = time.monotonic()

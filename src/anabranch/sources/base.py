@@ -59,6 +59,8 @@ class Source(Protocol):
 
     counts: Counter[str]
     """How often something came that a person may want to know of, by what it was."""
+    slow: bool
+    """Whether `look` may take a while: another thread may then call it, whatever else goes on."""
 
     async def begin(self) -> None:
         """Gets ready to be asked, once, before anything else."""

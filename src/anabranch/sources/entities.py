@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from uuid import UUID
 
@@ -35,6 +36,8 @@ class KnownEntities:
     def __init__(self, path: Path | None, source: str) -> None:
         self._path = Path(":memory:") if path is None else path
         self._database = open_sqlite(self._path, _KIND, _SCHEMA)
+        self._lock = Lock()
+        """Whoever looks up may be another thread than whoever reads on."""
         with naming(self._path):
             found = self._database.execute("SELECT source, position FROM cursor").fetchone()
             if found is not None and found[0] != source:  # of another table: it is read again
@@ -45,14 +48,14 @@ class KnownEntities:
 
     def get(self, key: bytes) -> Any:
         """The entity of a hash, as the table has it; None where it is unknown."""
-        with naming(self._path):
+        with naming(self._path), self._lock:
             found = self._database.execute("SELECT entity FROM known WHERE key = ?", (key,)).fetchone()
         return None if found is None else values_of([json.loads(found[0])])[0]
 
     def add(self, pairs: Sequence[tuple[bytes, Any]], position: Any = None) -> None:
         """More hashes with their entities, and how far the table was read then."""
         rows = [(key, json.dumps(json_of([entity])[0])) for key, entity in pairs]
-        with naming(self._path), self._database:
+        with naming(self._path), self._lock, self._database:
             self._database.execute("BEGIN IMMEDIATE")
             self._database.executemany("INSERT OR IGNORE INTO known VALUES (?, ?)", rows)
             if position is not None:

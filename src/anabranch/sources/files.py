@@ -51,6 +51,9 @@ class FileSource:
         DataError: where the file cannot be read, or an entity or a time of it is wrong; it names the row.
     """
 
+    slow = False
+    """Look-ups are in memory."""
+
     def __init__(
         self,
         path: Path,

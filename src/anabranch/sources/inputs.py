@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ class Inputs:
         self._look, self._features, self._kept = look, features, kept
         self._notes = Notes(self.counts, "features")
         self._state = self._restored()
+        self._ahead: dict[bytes, Mapping[str, Any] | None] = {}
+        """What a source had for some events, looked up before they are asked for."""
 
     def _restored(self) -> State:
         begin = self._features.begin()
@@ -46,6 +49,31 @@ class Inputs:
                 f"{self._features.schema} here): give the columns that it was made with, or name another folder"
             )
         return np.frombuffer(numbers).reshape(begin.shape).copy()
+
+    def lacking(self, events: Iterable[bytes]) -> list[bytes]:
+        """Those of the events that a source would be asked for, each once.
+
+        Raises:
+            CheckpointError, OutputError: where what is kept cannot be read.
+        """
+        return [event for event in dict.fromkeys(events) if self._kept.get(event) is None]
+
+    def look_ahead(self, events: Iterable[bytes]) -> dict[bytes, Mapping[str, Any] | None]:
+        """What the source has for these events; where the source is slow, another thread may call it."""
+        return {event: self._look(event) for event in events}
+
+    @contextmanager
+    def knowing(self, ahead: Mapping[bytes, Mapping[str, Any] | None]) -> Iterator[None]:
+        """Meanwhile the source is not asked for these events, of which this is known."""
+        self._ahead |= ahead
+        try:
+            yield
+        finally:
+            for event in ahead:
+                self._ahead.pop(event, None)
+
+    def _values(self, event: bytes) -> Mapping[str, Any] | None:
+        return self._ahead[event] if event in self._ahead else self._look(event)
 
     def expire(self, now: float) -> int:
         """Lets go of inputs that are too old at this time, in seconds since 1970; how many that were.
@@ -66,7 +94,7 @@ class Inputs:
         held = self._kept.get(event)
         if held is not None:
             return held[0]
-        values = self._look(event)
+        values = self._values(event)
         try:
             return None if values is None else self._features(self._state, values)[1]
         except DataError:
@@ -81,7 +109,7 @@ class Inputs:
         held = self._kept.get(event)
         if held is not None:
             return held[0]
-        values = self._look(event)
+        values = self._values(event)
         if values is None:
             self.counts["unknown"] += 1
             return None

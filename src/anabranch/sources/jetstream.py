@@ -78,6 +78,9 @@ class JetStreamSource:
         ConfigError: where a setting is wrong, or MessagePack is not installed.
     """
 
+    slow = False
+    """Look-ups are in memory."""
+
     def __init__(
         self,
         connect: Connect,

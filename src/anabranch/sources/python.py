@@ -42,6 +42,9 @@ class PythonSource:
     [({'light': 3}, {'light': 3})]
     """
 
+    slow = False
+    """Look-ups are in memory, or the function's own matter."""
+
     def __init__(
         self,
         names: Names,

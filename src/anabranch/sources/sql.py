@@ -69,6 +69,9 @@ class SqlSource:
         ConnectError: where the database is not there.
     """
 
+    slow = True
+    """A look-up is a query, and may be called by another thread."""
+
     def __init__(
         self,
         url: str,
