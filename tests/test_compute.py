@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.compute import ClientCompute, Rate, ServerCompute, from_arrays, to_arrays
+from anabranch.compute import ClientCompute, Rate, ServerCompute, State, _client_passes, from_arrays, to_arrays
 from anabranch.loop import LearningRates
 from anabranch.party import TROUBLES
 from federations import UPDATES, Setting
@@ -179,6 +179,31 @@ def test_a_client_that_was_passive_has_pushed_zeros():
         assert array[0].any()
         assert array[3].any()
         assert not array[[4]].any()
+
+
+def test_a_client_that_was_passive_for_long_has_pushed_all_the_zeros(monkeypatch):
+    """To the bit what one push after another comes to, and no more of them than change anything."""
+    v = embeddings(ab.OGD(), E) / 10
+
+    def stepped(update, rounds, far):
+        monkeypatch.setattr("anabranch.compute.FAR", far)
+        compute = client(update, 8)
+        _, pending = compute.encode(np.array(rounds, np.int32), FEATURES[: len(rounds)])
+        compute.step(np.array(rounds, np.int32), pending, v[: len(rounds)])
+        return compute
+
+    for update in (ab.DLR(4, 0.9), ab.OGD()):
+        for rounds in ([0, 3, 400, 401, 420, 430], [2, 5000, 10_000]):
+            one, other = (stepped(update, rounds, far) for far in (1_000_000, 16))
+            assert state(one) == state(other)
+            assert one.rounds == other.rounds == rounds[-1] + 1
+    passes = []
+    move = State.move
+    monkeypatch.setattr(
+        State, "move", lambda self, program, numbers: passes.append(program) or move(self, program, numbers)
+    )
+    stepped(ab.DLR(4, 0.9), [0, 2**31 - 2], 4096)
+    assert passes.count(_client_passes) < 5
 
 
 @pytest.mark.parametrize("update", UPDATES, ids=repr)

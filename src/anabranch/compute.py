@@ -18,10 +18,11 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import NDArray
 
-from anabranch.compiling import OPTIONS, compiled
+from anabranch.compiling import OPTIONS, compiled, copied
 from anabranch.gradients import parameters
 from anabranch.party import Party, Rule, client_step, empty_window, encode, init_client, init_server, server_step
 from anabranch.types import Tree
+from anabranch.updates import Window
 
 Rows = NDArray[Any]
 """An array whose first axis counts the rounds of a block."""
@@ -29,6 +30,8 @@ Pending: TypeAlias = tuple[NDArray[Any], ...]
 """What a client keeps of a round until its derivative comes: the arrays of its pullback."""
 
 
+FAR = 4096
+"""After so many passive rounds it is seen whether there is anything left in a window that another would change."""
 LOOKS = 64
 """So many samples are predicted in one call at most, or a block of rounds where that is longer."""
 
@@ -184,7 +187,8 @@ class ClientCompute(_Compute):
         party = _init_client((rule, np.zeros(features, dtype), np.asarray(rate.first, dtype)), model)
         self._state = State(rule, party)
         self.rule, self.block = rule, block
-        self._rate, self._sizes, self._dtype, self._like = rate, _sizes(block), dtype, jnp.zeros(features, dtype)
+        self._rate, self._sizes, self._dtype = rate, _sizes(block), dtype
+        self._like = copied(np.zeros(features, dtype))
         self.width: int = eqx.filter_eval_shape(_apply, party.model, self._like).shape[-1]
         """``e_m``, the elements of an embedding."""
         self.rounds = 0
@@ -243,6 +247,16 @@ class ClientCompute(_Compute):
             derivatives: (n, e_m), or (n, l, e_m) under SLR, as they crossed the wire.
             factor: what the learning rate is multiplied by.
         """
+        far = np.flatnonzero(np.diff(rounds, prepend=self.rounds) > FAR)
+        if far.size:
+            i = int(far[0])
+            if i:
+                self.step(rounds[:i], pending[:i], derivatives[:i], factor)
+            self._pass(int(rounds[i]))
+            rounds, pending, derivatives = rounds[i:], pending[i:], derivatives[i:]
+            if far.size > 1:
+                self.step(rounds, pending, derivatives, factor)
+                return
         n = len(rounds)
         size = _size(self._sizes, n)
         padded = _padded(rounds, size)
@@ -252,6 +266,15 @@ class ClientCompute(_Compute):
         numbers = (self._like, leaves, _padded(derivatives, size), rates, whole)
         self._state.move(_client_rounds, numbers)
         self.rounds = int(rounds[-1]) + 1
+
+    def _pass(self, until: int) -> None:
+        """Pushes 0 in each round before this one, or as long as that changes anything."""
+        at_rest = self.party.window is None
+        while self.rounds < until and not at_rest:
+            n = min(FAR, until - self.rounds)
+            at_rest = bool(self._state.move(_client_passes, (np.array([self.rounds, self.rounds + n], np.int32),)))
+            self.rounds += n
+        self.rounds = until
 
     def warm_up(self) -> None:
         """Compiles what `encode` and `step` need, for the longest block too; the state stays."""
@@ -304,7 +327,7 @@ def from_arrays(tree: Tree, arrays: dict[str, NDArray[Any]]) -> Tree:
             raise ValueError(f"{name} is {there} there and {here} here")
     values, rest = eqx.partition(tree, eqx.is_array)
     structure = jax.tree.structure(values)
-    return eqx.combine(jax.tree.unflatten(structure, [jnp.array(arrays[name]) for name in own]), rest)
+    return eqx.combine(jax.tree.unflatten(structure, [copied(arrays[name]) for name in own]), rest)
 
 
 class State:
@@ -350,7 +373,7 @@ def _apart(tree: Tree) -> tuple[tuple[Array, ...], _Rest]:
     """Copies of a tree's arrays, since programs use their memory again, and the rest."""
     arrays, rest = eqx.partition(tree, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
-    return tuple(jnp.array(leaf) for leaf in leaves), _Rest(rest, structure)
+    return tuple(map(copied, leaves)), _Rest(rest, structure)
 
 
 def _together(arrays: Sequence[Array], rest: _Rest) -> Any:
@@ -534,6 +557,23 @@ def _client_rounds(
 
     _, _, arrays = jax.lax.while_loop(lambda c: c[1] < rows, play, (begun, jnp.int32(0), arrays))
     return eqx.combine(arrays, rest), ()
+
+
+@program
+def _client_passes(rule: Rule, client: Party, whole: Array) -> tuple[Party, Array]:
+    """Pushes 0 from the first round to before the last; says whether one more would change nothing."""
+    window = client.window
+    assert window is not None
+    nothing = jax.tree.map(lambda r: jnp.zeros(r.shape[1:], r.dtype), window.ring)
+
+    def push(t: Array, window: Window) -> tuple[Array, Window]:
+        return t + 1, rule.update.smooth(window, nothing, t)[0]
+
+    t, window = jax.lax.while_loop(lambda c: c[0] < whole[1], lambda c: push(*c), (whole[0], window))
+    empty = [~leaf.any() for leaf in jax.tree.leaves(window.ring)]
+    _, one_more = push(t, window)
+    same = [(a == b).all() for a, b in zip(*map(jax.tree.leaves, (window.total, one_more.total)), strict=True)]
+    return client._replace(window=window), jnp.stack([*empty, *same]).all()
 
 
 @reading
