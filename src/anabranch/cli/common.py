@@ -14,9 +14,11 @@ import typer
 from rich.console import Console
 
 from anabranch.errors import AnabranchError
+from anabranch.interrupt import Terminated
 
-WRONG, STOPPED, INTERRUPTED = 2, 3, 130
-"""Exit codes: something was wrong before training; training stopped at an error; Ctrl-C."""
+WRONG, STOPPED, INTERRUPTED, TERMINATED = 2, 3, 130, 143
+"""Exit codes: something was wrong before training; training stopped at an error; Ctrl-C; SIGTERM, where that is taken
+like Ctrl-C."""
 
 SourceArgument = Annotated[
     str,
@@ -55,7 +57,12 @@ def errors(notes: Console) -> Iterator[None]:
     except (AnabranchError, KeyboardInterrupt) as problem:
         interrupted = isinstance(problem, KeyboardInterrupt)
         _say(notes, "interrupted before a result was written" if interrupted else str(problem))
-        raise typer.Exit(INTERRUPTED if interrupted else WRONG) from None
+        raise typer.Exit(interrupted_code(problem) if interrupted else WRONG) from None
+
+
+def interrupted_code(problem: BaseException) -> int:
+    """The exit code of a KeyboardInterrupt."""
+    return TERMINATED if isinstance(problem, Terminated) else INTERRUPTED
 
 
 @contextmanager

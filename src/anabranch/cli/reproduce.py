@@ -13,8 +13,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from anabranch.cli.common import INTERRUPTED, STOPPED, AddressOption, BackendOption, DataDirOption, JobsOption, errors
+from anabranch.cli.common import (
+    STOPPED,
+    AddressOption,
+    BackendOption,
+    DataDirOption,
+    JobsOption,
+    errors,
+    interrupted_code,
+)
 from anabranch.errors import AnabranchError, ConfigError
+from anabranch.interrupt import terminable
 
 if TYPE_CHECKING:
     from anabranch.cli.trials import TrialsReporter
@@ -66,10 +75,10 @@ def reproduce(
     Trials are kept in the folder: the same command goes on where it stopped, and experiments share trials.
 
     Exit codes: 0 done; 2 something is wrong, nothing was run; 3 a trial failed, an error stopped it, or a check did
-    not hold; 130 Ctrl-C.
+    not hold; 130 Ctrl-C; 143 SIGTERM.
     """
     notes = Console(stderr=True)
-    with errors(notes):
+    with errors(notes), terminable():
         from anabranch.experiments.registry import find
         from anabranch.experiments.study import QUICK_ROUNDS, ROUNDS, Study
         from anabranch.sweep.backend import Backend
@@ -152,7 +161,7 @@ def _reproduce(
             if isinstance(stop, AnabranchError):
                 display.error(notes, str(stop))
             stopped(notes, reporter.last.done, reporter.last.total, folder)
-            return INTERRUPTED if isinstance(stop, KeyboardInterrupt) else STOPPED
+            return interrupted_code(stop) if isinstance(stop, KeyboardInterrupt) else STOPPED
     if not quiet:
         _show(done, folder)
     made = {summary["name"] for summary in done.summaries}

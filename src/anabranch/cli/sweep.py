@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.text import Text
 
 from anabranch.cli.common import (
-    INTERRUPTED,
     STOPPED,
     AddressOption,
     BackendOption,
@@ -21,9 +20,11 @@ from anabranch.cli.common import (
     JobsOption,
     SetOption,
     errors,
+    interrupted_code,
 )
 from anabranch.errors import AnabranchError, ConfigError, OutputError
 from anabranch.files import json_values, replace_file, to_json, writing
+from anabranch.interrupt import terminable
 
 if TYPE_CHECKING:
     from anabranch.cli.trials import TrialsReporter
@@ -69,10 +70,10 @@ def sweep(
     widened adds. Settings that the trials have in common must stay the same.
 
     Exit codes: 0 done; 2 something is wrong, nothing was run; 3 a trial failed, or the sweep stopped at an error, the
-    others are kept; 130 Ctrl-C.
+    others are kept; 130 Ctrl-C; 143 SIGTERM.
     """
     notes = Console(stderr=True)
-    with errors(notes):
+    with errors(notes), terminable():
         from anabranch.configfile import Override, parse_override
         from anabranch.sweep.backend import Backend
         from anabranch.sweep.file import read
@@ -113,7 +114,7 @@ def _sweep(file: SweepFile, out: Path, backend: Backend, notes: Console, *, as_j
         total = len({trial.key for trial in trials})
         stopped(notes, len(swept.records), total, out)
     if isinstance(stop, KeyboardInterrupt):
-        return INTERRUPTED
+        return interrupted_code(stop)
     return STOPPED if stop or unwritten or swept.failed else 0
 
 

@@ -91,13 +91,14 @@ def _this_machine() -> Iterator[None]:
 
 
 def _begin(parent: int, programs: str) -> None:
-    """In a worker of this machine: Ctrl-C is its parent's to handle, and it ends when its parent is gone.
+    """In a worker of this machine: Ctrl-C and SIGTERM are its parent's to handle, and it ends when its parent is gone.
 
     Runs before JAX is imported, which reads its settings from the environment then.
     """
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", programs)
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # either may go to a whole group of processes
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 

@@ -45,7 +45,7 @@ def run_trials(
         ConfigError: where the back end's package is not installed.
         ClusterError: where the cluster cannot be reached; finished trials are kept.
         OutputError: where a record cannot be written, as on a full disk; finished trials are kept.
-        KeyboardInterrupt: at Ctrl-C; finished trials are kept.
+        KeyboardInterrupt: at Ctrl-C, and at SIGTERM within `anabranch.interrupt.terminable`; finished trials are kept.
     """
     wanted = {trial.key: trial for trial in trials}
     records = finished(trials, folder)
@@ -63,7 +63,7 @@ def run_trials(
         while True:
             with ctrl_c.at_once():
                 if ctrl_c.pressed:
-                    raise KeyboardInterrupt
+                    raise ctrl_c.problem
                 each = next(attempts, None)
             if each is None:
                 break
