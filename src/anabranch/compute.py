@@ -562,16 +562,18 @@ def _client_rounds(
 @program
 def _client_passes(rule: Rule, client: Party, whole: Array) -> tuple[Party, Array]:
     """Pushes 0 from the first round to before the last; says whether one more would change nothing."""
-    window = client.window
-    assert window is not None
-    nothing = jax.tree.map(lambda r: jnp.zeros(r.shape[1:], r.dtype), window.ring)
+    assert client.window is not None
+    nothing = jax.tree.map(lambda r: jnp.zeros(r.shape[1:], r.dtype), client.window.ring)
 
-    def push(t: Array, window: Window) -> tuple[Array, Window]:
-        return t + 1, rule.update.smooth(window, nothing, t)[0]
+    def push(carry: tuple[Array, Window]) -> tuple[Array, Window]:
+        t, window = carry
+        pushed, _ = rule.update.smooth(window, nothing, t)
+        assert pushed is not None
+        return t + 1, pushed
 
-    t, window = jax.lax.while_loop(lambda c: c[0] < whole[1], lambda c: push(*c), (whole[0], window))
+    t, window = jax.lax.while_loop(lambda c: c[0] < whole[1], push, (whole[0], client.window))
+    _, one_more = push((t, window))
     empty = [~leaf.any() for leaf in jax.tree.leaves(window.ring)]
-    _, one_more = push(t, window)
     same = [(a == b).all() for a, b in zip(*map(jax.tree.leaves, (window.total, one_more.total)), strict=True)]
     return client._replace(window=window), jnp.stack([*empty, *same]).all()
 
