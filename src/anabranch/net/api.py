@@ -23,9 +23,10 @@ from anabranch.errors import ConfigError, DataError, nearest
 from anabranch.keys import SEEDS
 from anabranch.late import LEARNINGS
 from anabranch.models import output_width
-from anabranch.net.assemble import WAITING, Pace, chooser, decider, make_client, make_server, watching
+from anabranch.net.assemble import INPUTS, WAITING, Pace, chooser, decider, make_client, make_server, watching
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
+from anabranch.net.inputs import LazyInputs
 from anabranch.net.labels import Event, LabelOf, Labels, LateLabels, labels_of
 from anabranch.net.metrics import LOOPBACK
 from anabranch.net.predictions import Predictor
@@ -259,6 +260,8 @@ class Client(Running[Step]):
         seed: of what the client draws.
         in_flight: how many rounds it answers in one call.
         checkpoint_every: steps between two checkpoints.
+        durable: whether features that are kept until late labels come are on the disk at once: nothing is lost when the
+            power fails. Else nothing is lost when processes are killed.
         metrics: a port for Prometheus, health and readiness, 0 for any that is free (`metrics_port` says which); None
             for none.
         metrics_host: an address of this machine: everyone who can reach it can read them.
@@ -288,6 +291,7 @@ class Client(Running[Step]):
         seed: int = 0,
         in_flight: int = 1,
         checkpoint_every: int = 1000,
+        durable: bool = False,
         metrics: int | None = None,
         metrics_host: str = LOOPBACK,
     ) -> None:
@@ -319,6 +323,7 @@ class Client(Running[Step]):
                     checkpoint_every=whole("checkpoint_every", checkpoint_every, 1),
                 ),
                 schema=schema,
+                inputs=LazyInputs(self._folder / INPUTS, durable=durable),
                 events=None if events is None else _names(events),
                 kind=_TellingClient,
                 compute=_TellingCompute,

@@ -19,11 +19,15 @@ class LazyInputs:
 
     Args:
         path: of the file.
+        durable: whether what is kept is on the disk at once.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._kept = KeptInputs(path, most=MOST) if path.exists() else None
+    def __init__(self, path: Path, *, durable: bool = False) -> None:
+        self._path, self._durable = path, durable
+        self._kept = self._opened() if path.exists() else None
+
+    def _opened(self) -> KeptInputs:
+        return KeptInputs(self._path, most=MOST, durable=self._durable)
 
     def get(self, event: bytes) -> tuple[NDArray[Any], bool | None] | None:
         """The features, and whether the event has activated the client; None where it is not kept."""
@@ -32,7 +36,7 @@ class LazyInputs:
     def put(self, event: bytes, x: NDArray[Any], activated: bool | None, number: int) -> None:
         """Keeps an event's features."""
         if self._kept is None:
-            self._kept = KeptInputs(self._path, most=MOST)
+            self._kept = self._opened()
         self._kept.put(event, x, activated, number)
 
     def recent(self, n: int) -> list[bytes]:

@@ -32,6 +32,7 @@ from anabranch.models import SplitModel, perceptron
 from anabranch.net.assemble import INPUTS, WAITING, chooser, decider, make_client, make_server, watching
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
+from anabranch.net.inputs import LazyInputs
 from anabranch.net.partyfile import (
     ClientFile,
     Features,
@@ -156,7 +157,16 @@ def client_party(file: ClientFile, credentials: Credentials, folder: Path) -> Cl
         extra={"party": credentials.party},
     )
     decide = decider(_activation(file.activation), file.seed, credentials.index)
-    return _client(file, len(own.columns), features.look, decide, credentials, folder, schema=features.schema)
+    return _client(
+        file,
+        len(own.columns),
+        features.look,
+        decide,
+        credentials,
+        folder,
+        schema=features.schema,
+        inputs=LazyInputs(folder / INPUTS, durable=file.durable),
+    )
 
 
 def _sourced_client(file: ClientFile, own: SourcedFeatures, credentials: Credentials, folder: Path) -> ClientParty:
@@ -165,7 +175,7 @@ def _sourced_client(file: ClientFile, own: SourcedFeatures, credentials: Credent
     features = rules.Features(columns)
     stimulus = _stimulus(file, columns, credentials.index)
     source = open_source(own, tuple(each.name for each in columns), credentials, folder)
-    kept = KeptInputs(folder / INPUTS, most=own.kept, expiry=own.kept_for)
+    kept = KeptInputs(folder / INPUTS, most=own.kept, expiry=own.kept_for, durable=file.durable)
     inputs = Inputs(source.look, features, kept)
     _log.info(
         "features %s; their schema is %s",

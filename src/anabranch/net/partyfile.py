@@ -78,13 +78,14 @@ class PartySettings(Section):
     folder: Text = Field(description="a folder of this party's own, for its checkpoints")
     in_flight: int = Field(default=1, ge=1, le=1024, description="a whole number of rounds from 1 to 1024")
     checkpoint_every: int = Field(default=5000, ge=1, description="a whole number of rounds of 1 or more")
+    durable: bool = Field(default=False, description="true or false")
     metrics: int | None = Field(default=None, ge=0, le=65535, description="a port, 0 for any that is free")
     metrics_host: Text = Field(default="127.0.0.1", description="an address of this machine")
 
     @property
     def pace(self) -> Pace:
         """How the party runs."""
-        return Pace(in_flight=self.in_flight, checkpoint_every=self.checkpoint_every)
+        return Pace(in_flight=self.in_flight, checkpoint_every=self.checkpoint_every, durable=self.durable)
 
 
 class ServerSettings(PartySettings):
@@ -93,7 +94,6 @@ class ServerSettings(PartySettings):
     deadline: Annotated[float, Field(gt=0, le=86400)] = Field(
         default=1.0, description="a number of seconds above 0, at most a day"
     )
-    durable: bool = Field(default=False, description="true or false")
 
     @property
     def pace(self) -> Pace:

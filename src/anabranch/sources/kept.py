@@ -39,6 +39,7 @@ class KeptInputs:
         path: of the file, made where it is not there.
         most: how many are kept; where there are more, those with the lowest numbers go.
         expiry: seconds after which one may go; None is never.
+        durable: whether what is kept is on the disk at once, so that a power failure does not lose it.
         clock: seconds since 1970.
 
     Raises:
@@ -55,14 +56,20 @@ class KeptInputs:
     """
 
     def __init__(
-        self, path: Path, *, most: int, expiry: float | None = None, clock: Callable[[], float] = time.time
+        self,
+        path: Path,
+        *,
+        most: int,
+        expiry: float | None = None,
+        durable: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._most = whole("most", most, 1)
         if expiry is not None and not expiry > 0:
             raise ConfigError(f"expiry is {expiry!r}: must be a number of seconds above 0")
         self.path = path
         self._expiry, self._clock = expiry, clock
-        self._database = open_sqlite(path, _KIND, _SCHEMA)
+        self._database = open_sqlite(path, _KIND, _SCHEMA, durable=durable)
         self.crowded_out = 0
         """How many went because there were too many, since this process began."""
         with naming(path):

@@ -13,16 +13,17 @@ _BUSY = 5.0
 """Seconds to wait for another process that writes into the same file."""
 
 
-def open_sqlite(path: Path, kind: int, schema: str) -> sqlite3.Connection:
+def open_sqlite(path: Path, kind: int, schema: str, *, durable: bool = False) -> sqlite3.Connection:
     """The file, made where it is not there; each statement is a transaction of its own.
 
-    Write-ahead, and synced at its checkpoints only: a process may be killed at any moment; a machine that loses its
-    power may lose the last statements, and the file stays whole.
+    Write-ahead: a process may be killed at any moment. A machine that loses its power may lose the last statements,
+    unless ``durable``, and the file stays whole.
 
     Args:
         path: of the file.
         kind: a number that tells what the file is, so that another one is never written into.
         schema: the statements that make its tables.
+        durable: whether each statement is on the disk before it returns; else that is so at SQLite's checkpoints.
 
     Raises:
         CheckpointError: where the file is damaged, or not of this kind.
@@ -39,7 +40,7 @@ def open_sqlite(path: Path, kind: int, schema: str) -> sqlite3.Connection:
                     raise CheckpointError(f"{path}: is a file of another kind: name another folder, or move it away")
                 database.execute("PRAGMA journal_mode = WAL")
                 database.executescript(f"BEGIN IMMEDIATE; {schema}; PRAGMA application_id = {kind}; COMMIT")
-            database.execute("PRAGMA synchronous = NORMAL")
+            database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         except BaseException:
             database.close()
             raise

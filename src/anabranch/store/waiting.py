@@ -71,9 +71,7 @@ class Waiting:
 
     def __init__(self, path: Path, *, most: int, expiry: float | None, durable: bool = False) -> None:
         self._path, self._most, self._expiry = path, most, expiry
-        self._database = open_sqlite(path, _KIND, _SCHEMA)
-        if durable:
-            self._database.execute("PRAGMA synchronous = FULL")
+        self._database = open_sqlite(path, _KIND, _SCHEMA, durable=durable)
         with naming(path):
             held = dict(self._database.execute("SELECT what, n FROM counts").fetchall())
             (self._length,) = self._database.execute("SELECT count(*) FROM waiting").fetchone()
