@@ -12,17 +12,28 @@ from pathlib import Path
 from anabranch.experiments import check
 from anabranch.files import replace_file
 from anabranch.sweep.folder import TRIALS, to_line
+from anabranch.sweep.record import check_record
+
+
+def commit(folder: Path, target: Path) -> int:
+    """Writes the committed trials and the folder's, each as it is, and returns how many there are.
+
+    Raises:
+        DataError: where one of the folder's is damaged; nothing is written then.
+    """
+    committed = dict(check.reference())
+    for file in sorted((folder / TRIALS).glob("*.json")):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        check_record(record, file)
+        committed[record["key"]] = record
+    replace_file(target, "".join(to_line(committed[key]) for key in sorted(committed)).encode())
+    return len(committed)
 
 
 def main() -> None:
-    committed = dict(check.reference())
-    for file in sorted((Path(sys.argv[1]) / TRIALS).glob("*.json")):
-        record = json.loads(file.read_text(encoding="utf-8"))
-        committed[record["key"]] = record
-    lines = [to_line(committed[key]) for key in sorted(committed)]
     target = Path(check.__file__).with_name(check.FILE)
-    replace_file(target, "".join(lines).encode())
-    print(f"{target}: {len(lines)} trials, {target.stat().st_size / 1e6:.1f} MB")
+    count = commit(Path(sys.argv[1]), target)
+    print(f"{target}: {count} trials, {target.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from benchmarks import commit_results
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch import models
-from anabranch.errors import ConfigError
+from anabranch.errors import ConfigError, DataError
 from anabranch.experiments import (
     check,
     convex_regret,
@@ -37,7 +38,10 @@ from anabranch.experiments.hindsight import best_fixed_model
 from anabranch.experiments.listing import entries
 from anabranch.experiments.smoothness import estimate_smoothness
 from anabranch.experiments.study import IMNIST, METHODS, TUNING_SEED, Method, Problem, Study
+from anabranch.sweep.folder import TrialFolder
+from anabranch.sweep.record import check_record
 from anabranch.sweep.trial import Trial
+from report_samples import record as sample
 
 DRY = Study(dry=True)
 
@@ -289,8 +293,26 @@ def test_a_fresh_run_is_compared_trial_by_trial(
 def test_the_committed_trials_are_whole_and_of_one_version() -> None:
     committed = check.reference()
     assert all(trial["key"] == key and trial["rounds"] for key, trial in committed.items())
+    for key, trial in committed.items():
+        check_record(trial, Path(key))
     assert len({json.dumps(trial["versions"], sort_keys=True) for trial in committed.values()}) == 1
     assert not [key for key, trial in committed.items() if "/" in json.dumps(trial["config"])], "a path of a machine"
+
+
+def test_trials_are_committed_with_all_that_their_records_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = DRY.config(IMNIST, METHODS[0])
+    old, new = sample(config), sample(config.model_copy(update={"seed": 2}))
+    new["machine"] = {"processor": "Xeon", "cores": 2}
+    monkeypatch.setattr(check, "reference", lambda: {old["key"]: old})
+    TrialFolder(tmp_path / "out", {}).put(new)
+    assert commit_results.commit(tmp_path / "out", tmp_path / check.FILE) == 2
+    lines = (tmp_path / check.FILE).read_text().splitlines()
+    assert {record["key"]: record for record in map(json.loads, lines)} == {old["key"]: old, new["key"]: new}
+    del new["curve"]
+    TrialFolder(tmp_path / "out", {}).put(new)
+    with pytest.raises(DataError, match="is not the record of a trial: curve: Field required"):
+        commit_results.commit(tmp_path / "out", tmp_path / check.FILE)
+    assert (tmp_path / check.FILE).read_text().splitlines() == lines
 
 
 # Regret

@@ -191,6 +191,22 @@ def test_what_experiments_have_in_common_is_said_once(paper: Path) -> None:
     assert "another, 1 core<" in apart
 
 
+def test_the_machines_of_trials_are_told_as_far_as_they_are_known(paper: Path, tmp_path: Path) -> None:
+    def told(page: Path, name: str) -> list[str]:
+        return re.findall(rf"<dt>{name}</dt>\s*<dd>(.*?)</dd>", page.read_text())
+
+    assert set(told(report(paper), "trials ran on")) == {"not recorded"}
+    file = paper / "window" / "summary.json"
+    held = json.loads(file.read_text())
+    held["runs"][0]["machine"] = {"processor": "Xeon", "cores": 2}
+    file.write_text(json.dumps(held))
+    others = f"not recorded ({len(held['runs']) - 1} trials)"
+    assert f"Xeon, 2 cores (1 trial); {others}" in told(report(paper), "trials ran on")
+    trials = TrialFolder(tmp_path / "grid", {})
+    trials.put(record(load("imnist")) | {"machine": {"processor": "Xeon", "cores": 2}})
+    assert told(report(tmp_path / "grid"), "machine") == ["Xeon, 2 cores"]
+
+
 def test_a_sweep_has_its_best_first(reader: Reader, results: Path) -> None:
     head, *groups = reader.tables[index_of(reader, "Settings by accumulated error")]
     records = [json.loads(file.read_text()) for file in (results / "grid" / "trials").iterdir()]

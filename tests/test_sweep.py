@@ -92,6 +92,7 @@ def test_trials_are_run_once_and_their_records_are_those_of_a_run_here(tmp_path:
     assert list(swept.records) == [trial.key for trial in trials]
     assert not swept.failed
     assert same(swept.records[trials[1].key]) == same(run_trial(trials[1]))
+    assert swept.records[trials[1].key]["machine"]["cores"] == os.cpu_count()
     assert (heard[0].done, heard[0].total, heard[-1]) == (0, 3, SweepProgress(3, 0, 0, 3, 0.0))
     assert max(each.running for each in heard) == 2
     before = files(tmp_path / "out")

@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from anabranch.cli.trials import ranking
+from anabranch.cli.trials import TrialsReporter, ranking
 from anabranch.config import Config
 from anabranch.configfile import Override, load
 from anabranch.errors import ConfigError, DataError, OutputError
 from anabranch.sweep import estimate, file, folder, progress, table
 from anabranch.sweep.folder import TrialFolder
+from anabranch.sweep.progress import SweepProgress
 from anabranch.sweep.run import Sweep
 from anabranch.sweep.trial import Trial, check_versions, run_trial
+from report_samples import record as sample
 from small_runs import write_rooms
 
 
@@ -174,12 +176,34 @@ def test_changes_from_outside_are_for_what_the_grid_leaves_alone(tmp_path: Path)
 
 def test_a_folder_keeps_records_and_takes_a_damaged_one_for_none(tmp_path: Path) -> None:
     kept = TrialFolder(tmp_path, {"versions": {"jax": "1"}})
-    kept.put({"key": "a", "rounds": 3})
-    assert kept.get("a") == {"key": "a", "rounds": 3}
+    held = sample(load("imnist"))
+    key = held["key"]
+    kept.put(held)
+    assert kept.get(key) == held
     assert kept.get("b") is None
-    for damaged in ("", '{"key": "a", "rou', '{"key": "b"}', "[]"):
-        (tmp_path / "trials/a.json").write_text(damaged)
-        assert kept.get("a") is None
+    for damaged in ("", f'{{"key": "{key}", "rou', '{"key": "b"}', "[]"):
+        (tmp_path / f"trials/{key}.json").write_text(damaged)
+        assert kept.get(key) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"curve": ...}, "curve: Field required"),
+        ({"wall_seconds": ...}, "wall_seconds: Field required"),
+        ({"curve": {"rounds": [1]}}, "curve.run_time_error: Field required"),
+        ({"activation_rate": None}, "activation_rate: Input should be a valid list"),
+        ({"regret": {"rounds": []}}, "regret.loss: Field required"),
+    ],
+)
+def test_a_record_that_lacks_something_is_named_with_what_it_lacks(
+    tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    kept, held = TrialFolder(tmp_path, {}), sample(load("imnist"))
+    edited = {name: value for name, value in (held | changes).items() if value is not ...}
+    (tmp_path / f"trials/{held['key']}.json").write_text(json.dumps(edited))
+    with pytest.raises(DataError, match=rf"{held['key']}\.json: is not the record of a trial: {named}.* run again$"):
+        kept.get(held["key"])
 
 
 def test_a_folder_refuses_what_does_not_go_together_and_names_both(tmp_path: Path) -> None:
@@ -225,14 +249,15 @@ def test_a_folder_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def test_an_open_folder_is_nobody_elses_and_loses_what_was_half_written(tmp_path: Path) -> None:
+    held = sample(load("imnist"))
     with folder.opened(tmp_path, {}) as kept:
-        kept.put({"key": "a"})
+        kept.put(held)
         with pytest.raises(ConfigError, match="is in use by this process already"), folder.opened(tmp_path, {}):
             raise AssertionError
     (tmp_path / "trials/.b.json-x1").write_text('{"key": "b"')  # as a kill leaves it
     with folder.opened(tmp_path, {}) as kept:
-        assert kept.get("a") == {"key": "a"}
-    assert [each.name for each in (tmp_path / "trials").iterdir()] == ["a.json"]
+        assert kept.get(held["key"]) == held
+    assert [each.name for each in (tmp_path / "trials").iterdir()] == [f"{held['key']}.json"]
 
 
 def test_a_record_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,20 +298,34 @@ def test_the_time_left_weighs_trials_and_learns_from_those_that_are_done(monkeyp
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     trials = [Trial(load("imnist", [f"rounds={n}", f"seed={i}"]), {}) for i, n in enumerate((40, 20, 10, 10))]
     book = progress.Book(5, trials)
-    assert book.now() == (1, 0, 0, 5, 160.0)  # 80 s, on a machine that takes twice as long
+    assert book.now() == (1, 0, 0, 5, 160.0, False)  # 80 s, on a machine that takes twice as long
     book.begun(2)
-    assert book.now() == (1, 2, 0, 5, 80.0)
+    assert book.now() == (1, 2, 0, 5, 80.0, False)
     clock[0] += 10
-    assert book.now() == (1, 2, 0, 5, 70.0)
+    assert book.now() == (1, 2, 0, 5, 70.0, False)
     clock[0] += 80
-    assert book.now() == (1, 2, 0, 5, 90.0)  # the second takes longer than that
+    assert book.now() == (1, 2, 0, 5, 90.0, True)  # the second takes longer than that
     book.ended(trials[1].key, {"wall_seconds": 10.0})  # half of what was estimated
-    assert book.now() == (2, 2, 0, 5, 5.0)
+    assert book.now() == (2, 2, 0, 5, 5.0, True)
     book.ended(trials[0].key, None)
-    assert book.now() == (2, 2, 1, 5, 5.0)
+    assert book.now() == (2, 2, 1, 5, 5.0, False)
     for trial in trials[2:]:
         book.ended(trial.key, {"wall_seconds": 5.0})
-    assert book.now() == (4, 0, 1, 5, 0.0)
+    assert book.now() == (4, 0, 1, 5, 0.0, False)
+
+
+@pytest.mark.parametrize(
+    ("left", "late", "said"),
+    [
+        (40.0, False, "1 of 3 done · 2 running · 0 failed · 40 s left"),
+        (40.0, True, "1 of 3 done · 2 running · 0 failed · more than 40 s left"),
+        (0.0, True, "1 of 3 done · 2 running · 0 failed · longer than estimated"),
+    ],
+)
+def test_a_trial_that_takes_longer_than_estimated_is_not_said_to_be_over(left: float, late: bool, said: str) -> None:
+    console = Console(file=StringIO())
+    TrialsReporter(console)(SweepProgress(1, 2, 0, 3, left, late))
+    assert console.file.getvalue() == f"trials: {said}\n"
 
 
 def record(error: float | None, diverged: int | None = None) -> dict[str, Any]:

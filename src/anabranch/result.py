@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -142,6 +144,16 @@ def versions() -> dict[str, str]:
         "machine": f"{platform.system()} {platform.machine()}",
         "device": f"{device.platform} {device.device_kind}",
     }
+
+
+def machine() -> dict[str, Any]:
+    """The processor's name, where the system tells it, and how many cores there are."""
+    name = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
+        name = names[0] if names else name
+    return {"processor": name, "cores": os.cpu_count()}
 
 
 def _number(value: float) -> float | None:

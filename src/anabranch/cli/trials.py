@@ -33,13 +33,22 @@ class TrialsReporter(Live):
     def __call__(self, progress: SweepProgress, doing: str = "trials") -> None:
         """Called by `run_trials` now and then."""
         self.last = progress
-        left = f" · {duration(progress.seconds_left)} left" if progress.running else ""
+        left = f" · {_left(progress)}" if progress.running else ""
         self.show(
             doing,
             progress.done + progress.failed,
             progress.total,
             f"{progress.done} of {progress.total} done · {progress.running} running · {progress.failed} failed{left}",
         )
+
+
+def _left(progress: SweepProgress) -> str:
+    """How long it takes yet, as far as that is known."""
+    if not progress.late:
+        return f"{duration(progress.seconds_left)} left"
+    if progress.seconds_left < 1:
+        return "longer than estimated"
+    return f"more than {duration(progress.seconds_left)} left"
 
 
 def stopped(console: Console, done: int, total: int, folder: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from anabranch.experiments.experiment import Presentation, Run, Table
 from anabranch.experiments.study import ROUNDS, Study
 from anabranch.files import json_values, replace_file, to_json, writing
 from anabranch.output import png
-from anabranch.result import versions
+from anabranch.result import machine, versions
 from anabranch.sweep.trial import Record
 
 SUMMARY = "summary.json"
@@ -31,8 +29,9 @@ KEPT = (
     "regret",
     "cpu_seconds",
     "curve",
+    "machine",
 )
-"""Of a trial's record, what the summary has; its configuration and versions are those of the summary."""
+"""Of a trial's record, what the summary has; its versions are those of the summary."""
 
 
 def write(
@@ -105,16 +104,6 @@ def command(name: str, study: Study) -> str:
     if study.seeds is not None:
         words.append(f"--seeds {study.seeds}")
     return " ".join(words)
-
-
-def machine() -> dict[str, Any]:
-    """The processor's name, where the system tells it, and how many cores there are."""
-    name = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
-        name = names[0] if names else name
-    return {"processor": name, "cores": os.cpu_count()}
 
 
 def _table(table: Table, scale: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from anabranch.traffic import MB
@@ -60,3 +61,31 @@ def joined(values: Mapping[str, object]) -> str:
     'jax 0.10.2, cores 2'
     """
     return ", ".join(f"{name} {text(value)}" for name, value in values.items())
+
+
+def machine_text(machine: Mapping[str, object] | None) -> str:
+    """A processor and its cores, as results have them.
+
+    >>> machine_text({"processor": "Xeon", "cores": 2}), machine_text(None)
+    ('Xeon, 2 cores', 'not recorded')
+    """
+    if machine is None:
+        return "not recorded"
+    held = dict(machine)
+    processor, cores = held.pop("processor", None), held.pop("cores", None)
+    parts = [text(processor) if processor else "an unnamed processor"]
+    if cores is not None:
+        parts.append(f"{text(cores)} core{'s' if cores != 1 else ''}")
+    return ", ".join([*parts, *([joined(held)] if held else [])])
+
+
+def machines_text(machines: Iterable[Mapping[str, object] | None]) -> str:
+    """Where trials ran, with how many each where that is not one machine.
+
+    >>> machines_text([{"processor": "Xeon", "cores": 2}, None, None])
+    'Xeon, 2 cores (1 trial); not recorded (2 trials)'
+    """
+    counts = Counter(map(machine_text, machines))
+    if len(counts) < 2:
+        return "".join(counts)
+    return "; ".join(f"{name} ({count} trial{'s' if count > 1 else ''})" for name, count in counts.items())

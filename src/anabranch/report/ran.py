@@ -14,7 +14,8 @@ from anabranch.report.drawing import MOST_LINES, draw_curves
 from anabranch.report.formats import is_number, joined, mean, megabytes, text
 from anabranch.report.page import Fact, Fold, Heading, Part, Picture, Row, Section, Table
 from anabranch.report.places import relative
-from anabranch.report.reading import Value, flat, read_curve, read_json, read_picture
+from anabranch.report.reading import flat, read_curve, read_json, read_picture
+from anabranch.sweep.record import Value
 
 WRITER = "anabranch run"
 MOST_RUNS = 30

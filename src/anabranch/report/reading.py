@@ -10,9 +10,9 @@ from pydantic import BaseModel, ValidationError
 
 from anabranch.errors import DataError
 from anabranch.report.page import Picture, picture
+from anabranch.sweep.record import Value, first_problem
 
 Model = TypeVar("Model", bound=BaseModel)
-Value = bool | int | float | str | None
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -28,9 +28,7 @@ def read_json(path: Path, kind: type[Model], writer: str) -> Model:
     try:
         return kind.model_validate_json(read_bytes(path))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise damaged(path, writer, f"{place}: {first['msg']}" if place else first["msg"]) from None
+        raise damaged(path, writer, first_problem(error)) from None
 
 
 def read_curve(path: Path, writer: str) -> dict[str, list[float]]:

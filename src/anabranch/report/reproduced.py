@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
 from anabranch.display import duration
 from anabranch.experiments.registry import EXPERIMENTS
 from anabranch.experiments.summary import SUMMARY
-from anabranch.report.formats import is_number, joined, text
+from anabranch.report.formats import is_number, joined, machine_text, machines_text, text
 from anabranch.report.page import Fact, Fold, Heading, Part, Picture, Row, Section, Table
 from anabranch.report.places import relative
-from anabranch.report.reading import Value, damaged, read_json, read_picture
+from anabranch.report.reading import damaged, read_json, read_picture
+from anabranch.sweep.record import Value
 
 WRITER = "anabranch reproduce"
 TUNING = "tuning"
@@ -60,6 +60,13 @@ class ScaleFile(BaseModel):
     """What is added to captions."""
 
 
+class RunFile(BaseModel):
+    """What the page takes of a trial, likewise."""
+
+    cpu_seconds: float | None = None
+    machine: dict[str, Value] | None = None
+
+
 class SummaryFile(BaseModel):
     """A ``summary.json``, likewise."""
 
@@ -72,7 +79,7 @@ class SummaryFile(BaseModel):
     notes: list[str]
     versions: dict[str, Value]
     machine: dict[str, Value]
-    runs: list[dict[str, Any]]
+    runs: list[RunFile]
 
     @property
     def caption(self) -> str:
@@ -114,22 +121,14 @@ def _environments(summaries: Sequence[SummaryFile]) -> tuple[str, bool]:
     first = summaries[0]
     if any((each.versions, each.machine) != (first.versions, first.machine) for each in summaries):
         return "Versions or machines differ between the experiments: each says its own.", True
-    return f"With {joined(first.versions)}; on {_machine(first)}.", False
-
-
-def _machine(summary: SummaryFile) -> str:
-    held = dict(summary.machine)
-    processor, cores = held.pop("processor", None), held.pop("cores", None)
-    parts = [text(processor) if processor else "an unnamed processor"]
-    if cores is not None:
-        parts.append(f"{text(cores)} core{'s' if cores != 1 else ''}")
-    return ", ".join([*parts, *([joined(held)] if held else [])])
+    return f"With {joined(first.versions)}; on {machine_text(first.machine)}.", False
 
 
 def _section(place: Path, summary: SummaryFile, apart: bool) -> Section:
     facts = [Fact("command", summary.command, code=True), Fact("trials", _trials(summary))]
     if apart:
-        facts += [Fact("versions", joined(summary.versions)), Fact("machine", _machine(summary))]
+        facts += [Fact("versions", joined(summary.versions)), Fact("machine", machine_text(summary.machine))]
+    facts.append(Fact("trials ran on", machines_text(run.machine for run in summary.runs)))
     files = [SUMMARY, *(f"{table.name}.csv" for table in summary.tables)]
     facts.append(Fact("all digits", ", ".join(f"{place.resolve().name}/{file}" for file in files)))
     tuning = summary.name == TUNING
@@ -145,7 +144,7 @@ def _section(place: Path, summary: SummaryFile, apart: bool) -> Section:
 
 
 def _trials(summary: SummaryFile) -> str:
-    spent = [run["cpu_seconds"] for run in summary.runs if is_number(run.get("cpu_seconds"))]
+    spent = [run.cpu_seconds for run in summary.runs if run.cpu_seconds is not None]
     seconds = f", {duration(sum(spent))} of computing" if spent else ""
     return f"{len(summary.runs)}{seconds}"
 

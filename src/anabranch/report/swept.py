@@ -9,12 +9,13 @@ from typing import Any
 from pydantic import RootModel
 
 from anabranch.report.drawing import MOST_LINES, draw_curves
-from anabranch.report.formats import is_number, joined, mean, megabytes, text
+from anabranch.report.formats import is_number, joined, machines_text, mean, megabytes, text
 from anabranch.report.page import Fact, Fold, Heading, Part, Picture, Row, Table
 from anabranch.report.places import relative
-from anabranch.report.reading import Value, flat, read_json
+from anabranch.report.reading import flat, read_json
 from anabranch.report.trials import SEED, WRITER, Group, TrialFile, grouped, read_failures, read_trials
 from anabranch.sweep.folder import MANIFEST
+from anabranch.sweep.record import Value
 
 FORMATS = {
     "accumulated error": ".4f",
@@ -152,7 +153,9 @@ def _facts(trials: Sequence[TrialFile], manifest: Mapping[str, Any]) -> list[Fac
     others = flat({name: value for name, value in manifest.items() if name not in told})
     facts = [Fact(name, text(value)) for name, value in {**fixed, **others}.items() if name]
     versions = _versions(trials)
-    return [*facts, Fact("versions", versions[0])] if len(versions) == 1 else facts
+    if len(versions) == 1:
+        facts.append(Fact("versions", versions[0]))
+    return [*facts, Fact("machine", machines_text(trial.machine for trial in trials))] if trials else facts
 
 
 def _versions(trials: Sequence[TrialFile]) -> list[str]:

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, model_validator
-
 from anabranch.report.formats import mean
-from anabranch.report.reading import Value, damaged, flat, read_bytes, read_json
+from anabranch.report.reading import damaged, flat, read_bytes, read_json
 from anabranch.sweep.folder import TRIALS
+from anabranch.sweep.record import RecordFile, Value
 from anabranch.sweep.table import CSV, NUMBERS
 
 WRITER = "anabranch sweep"
@@ -22,34 +21,8 @@ EMPTY = set(NUMBERS) - {"key", "failed"}
 """Columns that a trial which failed has nothing in."""
 
 
-class CurveFile(BaseModel):
-    """The run-time error rate of a trial as it went on."""
-
-    rounds: list[int]
-    run_time_error: list[float]
-
-    @model_validator(mode="after")
-    def _as_long(self) -> CurveFile:
-        if len(self.rounds) != len(self.run_time_error):
-            raise ValueError("rounds and run_time_error differ in length")
-        return self
-
-
-class TrialFile(BaseModel):
-    """The record of a trial, as `anabranch.sweep.trial` makes it."""
-
-    key: str
-    config: dict[str, Any]
-    diverged: int | None
-    rounds: int
-    accumulated_error: float | None
-    run_time_error: float | None
-    activation_rate: list[float | None]
-    bytes_up: list[int]
-    bytes_down: list[int]
-    cpu_seconds: float | None = None
-    curve: CurveFile
-    versions: dict[str, Value]
+class TrialFile(RecordFile):
+    """The record of a trial, as it is ranked."""
 
     @property
     def settings(self) -> dict[str, Value]:

@@ -12,6 +12,7 @@ from anabranch.config import value_text
 from anabranch.errors import ConfigError, OutputError
 from anabranch.files import json_values, replace_file, to_json, writing
 from anabranch.store.lock import locked
+from anabranch.sweep.record import check_record
 from anabranch.sweep.trial import Record
 
 MANIFEST, TRIALS = "manifest.json", "trials"
@@ -62,16 +63,24 @@ class TrialFolder:
             replace_file(manifest, to_json(content).encode())
 
     def get(self, key: str) -> Record | None:
-        """The record of a finished trial, or None. A file that is damaged counts as none."""
+        """The record of a finished trial, or None. A file that is none at all, such as a half of one, counts as none.
+
+        Raises:
+            DataError: where the record lacks something, as one may that was edited.
+        """
+        file = self.path / TRIALS / f"{key}.json"
         try:
-            record = json.loads((self.path / TRIALS / f"{key}.json").read_text(encoding="utf-8"))
+            record = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except OSError as error:
             raise OutputError(f"{error.filename}: cannot be read ({error.strerror})") from error
         except ValueError:
             return None
-        return record if isinstance(record, dict) and record.get("key") == key else None
+        if not isinstance(record, dict) or record.get("key") != key:
+            return None
+        check_record(record, file)
+        return record
 
     def put(self, record: Record) -> None:
         """Keeps the record of a finished trial.

@@ -22,6 +22,8 @@ class SweepProgress(NamedTuple):
     total: int
     seconds_left: float
     """An estimate: trials weigh as much as their rounds cost."""
+    late: bool = False
+    """Whether a trial under way takes longer than was estimated, so that it will be more than ``seconds_left``."""
 
     @property
     def over(self) -> bool:
@@ -71,6 +73,7 @@ class Book:
         with self._lock:
             clock = time.monotonic()
             elapsed = {key: clock - since for key, since in self._since.items()}
+            late = any(each >= self._factor * self._left[key] for key, each in elapsed.items())
             factor = self._factor
             if not self._taken:  # until a trial is done, at least what those under way have taken already
                 factor = max([factor, *(each / self._left[key] for key, each in elapsed.items())])
@@ -78,7 +81,7 @@ class Book:
             # All cores share the work, but no trial is shared.
             left = max([sum(seconds.values()) / max(self._jobs, 1), *seconds.values()])
             done = self._total - len(self._left) - self._failed
-            return SweepProgress(done, len(self._since), self._failed, self._total, left)
+            return SweepProgress(done, len(self._since), self._failed, self._total, left, late)
 
     def _begin(self) -> None:
         """Those that are first in order are under way."""

@@ -120,6 +120,8 @@ def record_of(trial: Trial, train: Callable[[], Result], seconds: Callable[[], t
         train: returns a result, or raises `Diverged`.
         seconds: called after that; how long the trial took, by the clock and of the processor.
     """
+    from anabranch.result import machine
+
     diverged = None
     try:
         result = train()
@@ -140,6 +142,7 @@ def record_of(trial: Trial, train: Callable[[], Result], seconds: Callable[[], t
         "cpu_seconds": round(cpu, 3),
         "wall_seconds": round(wall, 3),
         "versions": described["versions"],
+        "machine": machine(),
     }
 
 
