@@ -97,6 +97,13 @@ def test_a_copy_goes_on_alone(copied):
     assert bits(other.trained) == bits(taught(ROUNDS, update=ab.DLR(4, 0.9), activation=ab.Random(0.5)).trained)
 
 
+def test_what_was_trained_stays_while_it_learns_on():
+    model = taught(20)
+    trained = model.trained
+    model.learn_one(SAMPLES[20], 0)
+    assert bits(trained) == bits(taught(20).trained)
+
+
 def test_missing_features_count_as_a_number_and_unknown_ones_as_nothing():
     model, x = taught(missing=0.5), SAMPLES[9]
     whole = model.predict_proba_one({**x, "b": 0.5, "e": 0.5})

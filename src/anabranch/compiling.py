@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
+import jax
+import numpy as np
 
 OPTIONS: dict[str, Any] = {
     # A round is many small steps. Sharing each among the cores costs more than it saves: on two cores a DLR round
@@ -27,3 +29,23 @@ def compiled(function: Callable[..., Any], *, donate: Literal["none", "all-excep
     2.0
     """
     return eqx.filter_jit(function, donate=donate, compiler_options=OPTIONS)  # type: ignore[call-overload]
+
+
+def copied(leaf: Any) -> Any:
+    """A copy of an array, as one of JAX; anything else as it is.
+
+    It compiles nothing, where ``jnp.array`` and ``jnp.asarray`` compile a program for every shape.
+
+    >>> copied(np.ones(2, np.float32)), copied("else")
+    (Array([1., 1.], dtype=float32), 'else')
+    """
+    if has_numbers(leaf):
+        return jax.device_put(np.array(leaf))
+    return jax.numpy.copy(leaf) if eqx.is_array(leaf) else leaf
+
+
+def has_numbers(leaf: Any) -> bool:
+    """Whether it is an array that NumPy has too: not one of JAX's random keys."""
+    if eqx.is_array(leaf):
+        return not jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended)
+    return isinstance(leaf, np.ndarray | np.generic)

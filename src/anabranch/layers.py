@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from anabranch.compiling import copied
+
 
 def uniform(key: PRNGKeyArray, shape: tuple[int, ...], bound: float) -> Array:
     """``U(−bound, bound)``, each element drawn by its place alone.
@@ -29,7 +31,7 @@ def uniform(key: PRNGKeyArray, shape: tuple[int, ...], bound: float) -> Array:
     drawn = _uniform(size, key, np.asarray(bound, jnp.result_type(float)))
     if isinstance(drawn, jax.core.Tracer):
         return drawn[:n].reshape(shape)
-    return jnp.asarray(np.asarray(drawn)[:n].reshape(shape))
+    return copied(np.asarray(drawn)[:n].reshape(shape))
 
 
 _FEWEST = 1024

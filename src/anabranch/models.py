@@ -85,7 +85,7 @@ class SplitModel(eqx.Module):
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Every trained array by name, such as ``client1.layers.0.weight``; dense weights are (in, out)."""
-        return {name: np.asarray(_flip(leaf, turned)) for name, leaf, turned in _named(self)}
+        return {name: np.ascontiguousarray(_flip(np.asarray(leaf), turned)) for name, leaf, turned in _named(self)}
 
     def with_arrays(self, arrays: Mapping[str, Any]) -> SplitModel:
         """A model of the same structure with these arrays in it, named as in `to_arrays`.
