@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from anabranch.compiling import copied, has_numbers
 from anabranch.models import Group, SplitModel
 from anabranch.party import (
     Measures,
@@ -133,13 +136,20 @@ def measured(federation: Federation) -> Measures | None:
 
 
 def trained_model(layout: Sequence[Group], federation: Federation) -> SplitModel:
-    """The model that the parties hold together."""
+    """The model that the parties hold together, in arrays of its own."""
     clients = [
-        jax.tree.map(lambda leaf, i=i: leaf[i] if eqx.is_array(leaf) else leaf, party.model)
+        jax.tree.map(partial(_one, i), party.model)
         for group, party in zip(layout, federation.clients, strict=True)
         for i in range(group.size)
     ]
-    return SplitModel(clients, federation.server.model)
+    return SplitModel(clients, jax.tree.map(copied, federation.server.model))
+
+
+def _one(i: int, leaf: Any) -> Any:
+    """Of a leaf that equal clients have, that of one of them; cut by NumPy, since JAX compiles each cut."""
+    if has_numbers(leaf):
+        return copied(np.asarray(leaf)[i])
+    return leaf[i] if eqx.is_array(leaf) else leaf
 
 
 def model_dtype(model: SplitModel) -> jnp.dtype:
