@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import anabranch as ab
@@ -39,22 +38,27 @@ class Linears(eqx.Module):
         return x
 
 
+def _array(numbers: np.ndarray) -> jax.Array:
+    """The numbers in JAX's precision of the moment; ``jnp.asarray`` would compile a program for each shape."""
+    return jax.device_put(numbers)
+
+
 def as_mlp(net: reference.Net) -> MLP:
     sizes = [net.weights[0].shape[0], *(w.shape[1] for w in net.weights)]
     mlp = eqx.filter_eval_shape(MLP, sizes, relu_last=net.relu_last, key=jax.random.key(0))  # compiles nothing
-    arrays = [jnp.asarray(a) for pair in zip(net.weights, net.biases, strict=True) for a in pair]
+    arrays = [_array(a) for pair in zip(net.weights, net.biases, strict=True) for a in pair]
     return jax.tree.unflatten(jax.tree.structure(mlp), arrays)
 
 
 def as_plain(net: reference.Net) -> Plain:
-    return Plain([jnp.asarray(w) for w in net.weights], [jnp.asarray(b) for b in net.biases], net.relu_last)
+    return Plain([_array(w) for w in net.weights], [_array(b) for b in net.biases], net.relu_last)
 
 
 def as_linears(net: reference.Net) -> Linears:
     layers = []
     for weight, bias in zip(net.weights, net.biases, strict=True):
         layer = eqx.filter_eval_shape(eqx.nn.Linear, *weight.shape, key=jax.random.key(0))
-        layers.append(eqx.tree_at(lambda m: (m.weight, m.bias), layer, (jnp.asarray(weight.T), jnp.asarray(bias))))
+        layers.append(eqx.tree_at(lambda m: (m.weight, m.bias), layer, (_array(weight.T), _array(bias))))
     return Linears(layers, net.relu_last)
 
 

@@ -16,6 +16,8 @@ import optax
 import pytest
 
 import anabranch as ab
+from anabranch.party import Party
+from anabranch.round import Federation, trained_model
 from anabranch.streams.base import Block, Stream
 from problems import as_linears, as_mlp, as_plain, bits, run, small_problem
 
@@ -157,6 +159,19 @@ def test_a_second_run_of_the_same_shapes_compiles_nothing(compilations):
     both(0.8, 0.3, ab.Event(-0.1), 8, 40, power=0.25)
     both(0.7, [0.1, 0.2, 0.3, 0.1], ab.Recorded(other_active), 9, 30)
     assert len(compilations) == before > 0
+
+
+def test_models_of_other_shapes_are_made_and_taken_out_of_a_run_without_compiling(compilations):
+    ab.models.mlp((3, 2), 2)  # compiles how numbers are drawn
+    before = len(compilations)
+    model = ab.models.mlp((5, 7, 7), 4, hidden=(11,), embedding=13, server=(19,))
+    parties = [
+        Party(jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *parts), None, None, None, None)
+        for parts in (model.clients[:1], model.clients[1:])
+    ]
+    federation = Federation(Party(model.server, None, None, None, None), tuple(parties))
+    assert bits(trained_model(model.layout((5, 7, 7)), federation)) == bits(model)
+    assert len(compilations) == before
 
 
 @pytest.mark.parametrize("convert", [as_plain, as_linears])
