@@ -38,10 +38,12 @@ from anabranch.experiments.hindsight import best_fixed_model
 from anabranch.experiments.listing import entries
 from anabranch.experiments.smoothness import estimate_smoothness
 from anabranch.experiments.study import IMNIST, METHODS, TUNING_SEED, Method, Problem, Study
+from anabranch.sweep.data import with_data
 from anabranch.sweep.folder import TrialFolder
 from anabranch.sweep.record import check_record
-from anabranch.sweep.trial import Trial
+from anabranch.sweep.trial import Trial, run_trial
 from report_samples import record as sample
+from small_runs import write_digits
 
 DRY = Study(dry=True)
 
@@ -177,10 +179,19 @@ def test_the_chosen_learning_rate_has_the_least_error_and_did_not_diverge() -> N
     assert tuning.choose(pairs, runs, records) == {pairs[0]: 0.01, pairs[1]: 0.03}
 
 
-def test_where_all_diverged_the_smallest_learning_rate_is_taken() -> None:
-    pairs = [(IMNIST, Method("OGD", "Full"))]
+def test_where_all_diverged_the_smallest_learning_rate_is_taken_and_the_table_says_so() -> None:
+    pairs = [(IMNIST, Method("OGD", "Full")), (IMNIST, Method("DLR", "Full"))]
     runs = tuning.tuning_runs(DRY, pairs)
-    assert tuning.choose(pairs, runs, [record(diverged=1)] * len(runs)) == {pairs[0]: 0.0003}
+    records = [record(diverged=1 if run.labels["method"] == "OGD-Full" else None) for run in runs]
+    chosen = tuning.choose(pairs, runs, records)
+    assert chosen[pairs[0]] == 0.0003
+    said = "while tuning, the loss diverged at every learning rate, and the smallest was taken"
+    assert tuning.untuned(pairs, runs, records) == {pairs[0]: f"OGD-Full on imnist, stationary: {said}, 0.0003."}
+    (table,) = tuning.present_tuning(DRY, rows_of(runs, records, [0.0] * len(runs)), chosen).tables
+    assert [line["remark"] for line in table.rows] == [said, None]
+    assert table.columns[-1].key == "remark"
+    (table,) = tuning.present_tuning(DRY, rows_of(runs, [record()] * len(runs), [0.0] * len(runs)), chosen).tables
+    assert "remark" not in [column.key for column in table.columns]
 
 
 # What tables and pictures say
@@ -259,6 +270,12 @@ def test_a_summary_says_how_it_was_scaled_and_is_written_whole(tmp_path: Path) -
     assert "20,000 rounds where the paper has 2,000,000; 1 seed" in written["tables"][0]["caption"]
     assert written["tables"][1]["caption"] == "What the paper says"
     assert written["command"] == "anabranch reproduce drift --rounds 20000 --seeds 1"
+    three = summary.write(
+        tmp_path, "other", "Table 2", Study(seeds=3), Presentation([table._replace(one_seed=True)]), [], []
+    )
+    assert three["tables"][0]["caption"] == "A caption (1 seed)"
+    assert three["tables"][0]["scale"] == " (1 seed)"
+    assert three["scale"]["text"] == " (3 seeds)"
     assert sorted(file.name for file in (tmp_path / "drift").iterdir()) == ["of_paper.csv", "summary.json", "t.csv"]
 
 
@@ -400,6 +417,36 @@ def test_the_horizons_end_at_half_of_the_rounds() -> None:
     assert local_regret.horizons(Study()) == [1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000]
     assert local_regret.horizons(Study(rounds=20_000)) == [1000, 3000, 10_000]
     assert local_regret.horizons(Study(rounds=10)) == [5]
+
+
+def test_convex_regret_is_that_against_the_best_model_of_each_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convex_regret, "PILOT_ROUNDS", 100)
+    study = Study(rounds=80, seeds=2, data_dir=write_digits(tmp_path))
+    runs = convex_regret.runs(study)
+    assert [run.config.seed for run in runs] == [1, 2] * 3
+    records = [run_trial(trial) for trial in with_data([run.config for run in runs])]
+    shown = convex_regret.present(study, rows_of(runs, records, [0.0] * len(runs)))
+    regrets = []
+    for run, found in zip(runs[:2], records[:2], strict=True):
+        x, y = convex_regret.samples(run.config, 40)
+        regrets.append(found["regret"]["loss"][-1] - best_fixed_model(x, y, 10).loss)
+    assert regrets[0] != pytest.approx(regrets[1], rel=1e-3)
+    assert shown.tables[0].rows[0]["regret"] == pytest.approx(np.mean(regrets))
+    dots = [line for line in shown.pictures[0].figure.axes[0].lines if line.get_marker() == "o"]
+    assert sorted(dots[0].get_ydata()) == pytest.approx(sorted(regrets))
+
+
+def test_what_is_left_out_of_the_local_regret_is_said() -> None:
+    constants = dict.fromkeys(("largest_loss", "largest_gradient", "mean_squared_gradient"), 1.0)
+    regret = {"ideal": [5.0], "applied": [5.0], **constants}
+    runs = [run for run in local_regret.runs(Study(seeds=1)) if run.labels["T"] in (1000, 3000)]
+    diverged = {"factor": 1.0, "T": 3000}
+    records = [record(diverged=7 if diverged.items() <= run.labels.items() else None, regret=regret) for run in runs]
+    shown = local_regret.present(Study(seeds=1), rows_of(runs, records, [0.0] * len(runs)), 1.0)
+    assert [row["T"] for row in shown.tables[0].rows] == [1000, 1000, 3000]
+    assert "c = 1: left out, since a seed's loss diverged: T = 3,000." in shown.notes
 
 
 def test_the_convex_runs_fall_with_the_root_of_the_round() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from anabranch.config import Config
 from anabranch.experiments.bounds import convex_regret_bound
 from anabranch.experiments.experiment import Column, Picture, Presentation, Row, Run, Table, Value, select
 from anabranch.experiments.growth import fit_exponent
-from anabranch.experiments.hindsight import best_fixed_model
+from anabranch.experiments.hindsight import Best, best_fixed_model
 from anabranch.experiments.local_regret import horizons
 from anabranch.experiments.loglog import growth_picture
 from anabranch.experiments.study import IMNIST, TUNING_SEED, Method, Study
+from anabranch.sweep.trial import Record
 
 ACTIVATIONS: dict[str, dict[str, Any]] = {
     "Full": {"name": "Full"},
@@ -27,7 +29,6 @@ POOL = 7
 """7 × 7 pixels make one: 16 features, all of which vary, so that the best fixed model is not far from 0."""
 CLASSES = 10
 PILOT_ROUNDS = 10_000
-SEED = 1
 
 
 def runs(study: Study) -> list[Run]:
@@ -37,10 +38,11 @@ def runs(study: Study) -> list[Run]:
         Run(
             {"part": "convex", "activation": name, "D": diameter, "G": gradient},
             _config(
-                study, SEED, longest, diameter / gradient, activation=activation, measure_regret=True, report_every=1000
+                study, seed, longest, diameter / gradient, activation=activation, measure_regret=True, report_every=1000
             ),
         )
         for name, activation in ACTIVATIONS.items()
+        for seed in study.seeds_of(1)
     ]
 
 
@@ -61,34 +63,32 @@ def constants(study: Study) -> tuple[float, float]:
 def present(study: Study, rows: Sequence[Row]) -> Presentation:
     some = select(rows, part="convex")
     horizon = horizons(study)
-    x, y = samples(_config(study, SEED, max(horizon), 0.0), max(horizon))
-    best = {rounds: best_fixed_model(x[:rounds], y[:rounds], CLASSES) for rounds in horizon}
+    best = {seed: _best(study, seed, horizon) for seed in study.seeds_of(1)}
 
     shown, curves = Presentation(), {}
     lines: list[dict[str, Value]] = []
     for row in some:
-        regret, rates = row.records[0]["regret"], row.records[0]["activation_rate"]
-        total = dict(zip(regret["rounds"], regret["loss"], strict=True))
         name = f"OGD-{row.labels['activation']}"
-        found = {rounds: total[rounds] - best[rounds].loss for rounds in horizon}
-        curves[name] = [(rounds, [value]) for rounds, value in found.items()]
-        shown.notes.append(
-            f"{name}: fitted exponent {fit_exponent(horizon, list(found.values())) or 'none'}; proved: at most 0.5."
-        )
+        losses = {record["config"]["seed"]: _losses(record) for record in row.records}
+        rate = min(fmean(rates) for rates in zip(*(record["activation_rate"] for record in row.records), strict=True))
         diameter, gradient = float(row.labels["D"] or 0), float(row.labels["G"] or 0)
-        for rounds, value in found.items():
+        curves[name] = [(t, [losses[seed][t] - best[seed][t].loss for seed in losses]) for t in horizon]
+        points = [(t, regret) for t, regrets in curves[name] for regret in regrets]
+        exponent = fit_exponent([t for t, _ in points], [regret for _, regret in points])
+        shown.notes.append(f"{name}: fitted exponent {exponent or 'none'}; proved: at most 0.5.")
+        for rounds, regrets in curves[name]:
             lines.append(
                 {
                     "method": name,
                     "T": rounds,
-                    "loss": total[rounds] / rounds,
-                    "best": best[rounds].loss / rounds,
-                    "regret": value,
-                    "scaled": value / math.sqrt(rounds),
-                    "bound": convex_regret_bound(rounds, diameter, gradient, max(min(rates), 1e-12)),
+                    "loss": fmean(losses[seed][rounds] for seed in losses) / rounds,
+                    "best": fmean(best[seed][rounds].loss for seed in losses) / rounds,
+                    "regret": fmean(regrets),
+                    "scaled": fmean(regrets) / math.sqrt(rounds),
+                    "bound": convex_regret_bound(rounds, diameter, gradient, max(rate, 1e-12)),
                 }
             )
-    slope = max(each.slope for each in best.values())
+    slope = max(each.slope for found in best.values() for each in found.values())
     shown.notes.append(
         f"η_t = D/(G√t) with D = {some[0].labels['D']:.4g} (estimated) and G = {some[0].labels['G']:.4g}. "
         f"The best fixed models are solved to a mean gradient of norm {slope:.1e} or less."
@@ -103,9 +103,21 @@ def present(study: Study, rows: Sequence[Row]) -> Presentation:
         Column("bound", "bound (of estimates)", ",.0f"),
     ]
     caption = "Regret of linear models against the best fixed one in hindsight, stationary i-MNIST of 4 × 4 pixels"
+    caption += ", one seed" if study.seeds is None else ""
     shown.tables.append(Table("convex-regret", caption, columns, lines))
     shown.pictures.append(Picture("convex-regret", caption, growth_picture(curves, 0.5, "regret")))
     return shown
+
+
+def _best(study: Study, seed: int, horizon: Sequence[int]) -> dict[int, Best]:
+    """The best fixed models of a seed's stream, by how many of its rounds they are of."""
+    x, y = samples(_config(study, seed, max(horizon), 0.0), max(horizon))
+    return {rounds: best_fixed_model(x[:rounds], y[:rounds], CLASSES) for rounds in horizon}
+
+
+def _losses(record: Record) -> dict[int, float]:
+    """The total loss of a run after so many rounds."""
+    return dict(zip(record["regret"]["rounds"], record["regret"]["loss"], strict=True))
 
 
 def samples(config: Config, rounds: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:

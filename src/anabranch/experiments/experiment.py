@@ -51,6 +51,8 @@ class Table(NamedTuple):
     rows: Sequence[Mapping[str, Value]]
     measured: bool = True
     """Whether it is made from trials, so that its caption says how many rounds and seeds they have."""
+    one_seed: bool = False
+    """Whether they have one seed, however many the others have."""
 
 
 class Picture(NamedTuple):

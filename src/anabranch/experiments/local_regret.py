@@ -53,7 +53,10 @@ def present(study: Study, rows: Sequence[Row], smoothness: float) -> Presentatio
     shown = Presentation()
     lines, curves = [], {}
     for factor in FACTORS:
-        some = [row for row in select(rows, part="local", factor=factor) if not _diverged(row)]
+        every = select(rows, part="local", factor=factor)
+        some = [row for row in every if not _diverged(row)]
+        if lost := [f"{row.labels['T']:,}" for row in every if _diverged(row)]:
+            shown.notes.append(f"c = {factor:g}: left out, since a seed's loss diverged: T = {', '.join(lost)}.")
         lines += [_line(row, smoothness) for row in some]
         for kind in ("ideal", "applied"):
             points = [(int(row.labels["T"] or 0), [final(r, kind) for r in row.records]) for row in some]

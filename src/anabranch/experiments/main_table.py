@@ -64,7 +64,8 @@ def main_table(
         if slr_window is not None:
             title = f"{caption}: SLR with a window of {slr_window}, one seed"
             longer = [row for row in rows if "SLR's l" in row.labels]
-            tables.append(performance(f"{name}-slr-{slr_window}", title, longer, "SLR's l", name))
+            table = performance(f"{name}-slr-{slr_window}", title, longer, "SLR's l", name)
+            tables.append(table._replace(one_seed=True))
         pictures = [method_curves(name, caption, tuned)]
         for rate in COMMON_RATES:
             common = select(rows, rate=rate)

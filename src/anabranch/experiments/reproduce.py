@@ -13,7 +13,7 @@ from anabranch.experiments import summary
 from anabranch.experiments.costs import ClientCosts
 from anabranch.experiments.experiment import Experiment, Run, rows_of
 from anabranch.experiments.study import Method, Problem, Study
-from anabranch.experiments.tuning import choose, present_tuning, tuned_pairs, tuning_runs
+from anabranch.experiments.tuning import choose, present_tuning, tuned_pairs, tuning_runs, untuned
 from anabranch.result import versions
 from anabranch.sweep.backend import Backend
 from anabranch.sweep.data import with_data
@@ -68,7 +68,7 @@ def _reproduce(experiments: Sequence[Experiment], study: Study, work: _Work) -> 
     pairs = [pair for pair, runs in grid.items() if work.found(runs) is not None]
     tuning = [run for pair in pairs for run in grid[pair]]
     tuned = work.found(tuning) or []
-    chosen = choose(pairs, tuning, tuned)
+    chosen, doubts = choose(pairs, tuning, tuned), untuned(pairs, tuning, tuned)
     study = replace(study, rates=chosen)
 
     # What could not be tuned is no reason to leave out the others.
@@ -92,6 +92,7 @@ def _reproduce(experiments: Sequence[Experiment], study: Study, work: _Work) -> 
         if records is not None:
             rows = rows_of(runs, records, [costs.seconds(*each) for each in zip(runs, records, strict=True)])
             shown = experiment.present(study, rows)
+            shown.notes += [doubts[pair] for pair in tuned_pairs([experiment]) if pair in doubts]
             summaries.append(summary.write(work.folder, experiment.name, experiment.paper, study, shown, runs, records))
     return Reproduced(summaries, work.failed)
 

@@ -56,7 +56,7 @@ def write(
             "paper": paper,
             "command": command(name, study),
             "scale": {"rounds": study.rounds, "seeds": study.seeds, "text": scale},
-            "tables": [_table(table, scale) for table in shown.tables],
+            "tables": [_table(table, study) for table in shown.tables],
             "pictures": [{"file": f"{each.name}.png", "caption": each.caption + scale} for each in shown.pictures],
             "notes": shown.notes,
             "versions": versions(),
@@ -78,8 +78,11 @@ def write(
     return summary
 
 
-def scale_text(study: Study) -> str:
+def scale_text(study: Study, *, one_seed: bool = False) -> str:
     """What is added to each caption where an experiment has not the usual rounds or seeds.
+
+    Args:
+        one_seed: whether there is one, whatever the study says.
 
     >>> scale_text(Study(rounds=20_000, seeds=1))
     ' (20,000 rounds where the paper has 2,000,000; 1 seed)'
@@ -88,7 +91,8 @@ def scale_text(study: Study) -> str:
     if study.rounds != ROUNDS:
         parts.append(f"{study.rounds:,} rounds where the paper has {ROUNDS:,}")
     if study.seeds is not None:
-        parts.append(f"{study.seeds} seed{'s' if study.seeds != 1 else ''}")
+        seeds = 1 if one_seed else study.seeds
+        parts.append(f"{seeds} seed{'s' if seeds != 1 else ''}")
     return f" ({'; '.join(parts)})" if parts else ""
 
 
@@ -106,10 +110,12 @@ def command(name: str, study: Study) -> str:
     return " ".join(words)
 
 
-def _table(table: Table, scale: str) -> dict[str, Any]:
+def _table(table: Table, study: Study) -> dict[str, Any]:
+    scale = scale_text(study, one_seed=table.one_seed) if table.measured else ""
     return {
         "name": table.name,
-        "caption": table.caption + (scale if table.measured else ""),
+        "caption": table.caption + scale,
+        "scale": scale,
         "columns": [column._asdict() for column in table.columns],
         "rows": [{column.key: row.get(column.key) for column in table.columns} for row in table.rows],
     }

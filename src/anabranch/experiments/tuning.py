@@ -13,6 +13,7 @@ from anabranch.experiments.tables import error_of
 from anabranch.sweep.trial import Record
 
 Pair = tuple[Problem, Method]
+ALL_DIVERGED = "while tuning, the loss diverged at every learning rate, and the smallest was taken"
 
 
 def tuned_pairs(experiments: Sequence[Experiment]) -> list[Pair]:
@@ -48,6 +49,17 @@ def choose(pairs: Sequence[Pair], runs: Sequence[Run], records: Sequence[Record]
     }
 
 
+def untuned(pairs: Sequence[Pair], runs: Sequence[Run], records: Sequence[Record]) -> dict[Pair, str]:
+    """Of those that diverged at every learning rate, what a reader of their results must know."""
+    tried = zip(runs, records, strict=True)
+    held = {(run.labels["problem"], run.labels["method"]) for run, record in tried if record["diverged"] is None}
+    return {
+        (problem, method): f"{method} on {problem}: {ALL_DIVERGED}, {min(problem.learning_rates):g}."
+        for problem, method in pairs
+        if (str(problem), str(method)) not in held
+    }
+
+
 def present_tuning(study: Study, rows: Sequence[Row], chosen: Mapping[Pair, float]) -> Presentation:
     """The whole grid: a table for each problem, with a row for each method."""
     tables = []
@@ -55,7 +67,7 @@ def present_tuning(study: Study, rows: Sequence[Row], chosen: Mapping[Pair, floa
         columns = [Column("row", "method")]
         columns += [Column(f"{rate:g}", f"η = {rate:g}", ".4f") for rate in problem.learning_rates]
         columns.append(Column("chosen", "chosen", "g"))
-        lines = []
+        lines: list[dict[str, Value]] = []
         for (of, method), rate in chosen.items():
             if of == problem:
                 some = [row for row in rows if row.labels["problem"] == str(problem)]
@@ -64,9 +76,12 @@ def present_tuning(study: Study, rows: Sequence[Row], chosen: Mapping[Pair, floa
                     for row in some
                     if row.labels["method"] == str(method)
                 }
-                lines.append({"row": str(method), **errors, "chosen": rate})
+                remark = ALL_DIVERGED if all(error is None for error in errors.values()) else None
+                lines.append({"row": str(method), **errors, "chosen": rate, "remark": remark})
+        if any(line["remark"] for line in lines):
+            columns.append(Column("remark", "remark"))
         name = f"tuning-{problem.name}-{'drifting' if problem.drifting else 'stationary'}"
         rounds = study.tuning_rounds_of(problem)
         caption = f"Accumulated error after {rounds:,} rounds of tuning, {problem}; none where the loss diverged"
-        tables.append(Table(name, caption, columns, lines))
+        tables.append(Table(name, caption, columns, lines, one_seed=True))
     return Presentation(tables)

@@ -40,6 +40,8 @@ class TableFile(BaseModel):
 
     name: str
     caption: str
+    scale: str | None = None
+    """What was added to its caption; None in files that say so for all tables only."""
     columns: list[ColumnFile]
     rows: list[dict[str, Value]]
 
@@ -173,7 +175,7 @@ def _table(table: TableFile, scale: str) -> Table:
     columns = table.columns
     headings = [Heading(column.heading, _kind(column, table.rows)) for column in columns]
     rows = [Row([text(row.get(column.key), column.format) for column in columns]) for row in table.rows]
-    caption, aside = _split(table.caption, scale)
+    caption, aside = _split(table.caption, scale if table.scale is None else table.scale)
     return Table(caption, headings, rows, aside)
 
 
