@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch import models
+from anabranch.config import Config
 from anabranch.errors import ConfigError, DataError
 from anabranch.experiments import (
     check,
@@ -314,6 +315,13 @@ def test_the_committed_trials_are_whole_and_of_one_version() -> None:
         check_record(trial, Path(key))
     assert len({json.dumps(trial["versions"], sort_keys=True) for trial in committed.values()}) == 1
     assert not [key for key, trial in committed.items() if "/" in json.dumps(trial["config"])], "a path of a machine"
+
+
+def test_the_committed_trials_are_found_by_their_settings() -> None:
+    for key, trial in check.reference().items():
+        stream = trial["config"]["stream"]
+        settings = trial["config"] | {"stream": stream if stream["name"] == "imnist" else stream | {"path": "a file"}}
+        assert Trial(Config.model_validate_json(json.dumps(settings)), trial["data"]).key == key
 
 
 def test_trials_are_committed_with_all_that_their_records_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from anabranch.configfile import load
 from anabranch.delays import Delay, FixedDelay, GeometricDelay, UniformDelay
 from anabranch.sweep.batched import run_batched
 from anabranch.sweep.data import with_data
-from anabranch.sweep.trial import run_trial
+from anabranch.sweep.trial import Trial, run_trial
 from anabranch.traffic import MB
 from problems import bits, small_problem
 from problems import run as run_problem
@@ -299,6 +299,20 @@ def test_a_configuration_whose_numbers_do_not_fit_one_another_is_refused(tmp_pat
     config = load(write_rooms(tmp_path), ["label_delay={name = 'uniform', least = 5, most = 2}"])
     with pytest.raises(ab.ConfigError, match="label_delay UniformDelay: most is 2: must be a whole number from 5"):
         runner.build(config)
+
+
+def test_a_trial_whose_labels_come_at_once_is_one_however_late_ones_would_be_learnt_from(tmp_path):
+    def key(*settings):
+        return Trial(load(rooms, settings), {}).key
+
+    rooms = write_rooms(tmp_path)
+    assert key("label_learning=stored") == key()
+    assert key("label_learning=stored", "label_delay=9") != key("label_delay=9")
+    assert key("label_learning=stored", "update={name='SLR'}") != key("update={name='SLR'}")  # which is refused
+    trials = with_data([load(rooms, ["rounds=60", f"label_learning={each}"]) for each in ("fresh", "stored")])
+    timings = dict.fromkeys(("cpu_seconds", "wall_seconds", "rounds_per_second", "config"))
+    fresh, stored = (run_trial(trial) | timings for trial in trials)
+    assert fresh == stored
 
 
 def test_a_trial_with_late_labels_runs_beside_a_batch(tmp_path):

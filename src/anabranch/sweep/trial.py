@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from anabranch.config import Config
+from anabranch.config import Config, SlrUpdate
 from anabranch.errors import ConfigError, DataError, Diverged
 from anabranch.files import json_values
 from anabranch.output import untimed
@@ -54,7 +54,10 @@ class Trial:
 
         A setting at its default counts for nothing, so that a later version may have more of them.
         """
-        return digest({"config": portable(self.config, exclude_defaults=True), "data": checksums(self.data)})
+        settings = portable(self.config, exclude_defaults=True)
+        if self.config.label_delay == 0 and not isinstance(self.config.update, SlrUpdate):  # SLR refuses "stored"
+            settings.pop("label_learning", None)  # how to learn from late labels, where none is late
+        return digest({"config": settings, "data": checksums(self.data)})
 
 
 def digest(value: Any) -> str:
