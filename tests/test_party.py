@@ -18,6 +18,7 @@ from anabranch.party import TROUBLES, Rule, client_step, encode, init_client, in
 from problems import Plain, bits, small_problem
 
 ENCODE, SERVER_STEP, CLIENT_STEP = map(compiled, (encode, server_step, client_step))
+INIT_CLIENT, INIT_SERVER = map(compiled, (init_client, init_server))  # by themselves they compile one for each array
 
 
 class Alone:
@@ -30,10 +31,10 @@ class Alone:
         self.features = np.cumsum([0, *widths])
         self.elements = np.cumsum([0, *(group.embedding for group in groups)])
         self.clients = [
-            init_client(self.rule, client, jnp.zeros(width), self.rate)
+            INIT_CLIENT(self.rule, client, np.zeros(width, np.float32), self.rate)
             for client, width in zip(model.clients, widths, strict=True)
         ]
-        self.server = init_server(self.rule, model.server, jnp.zeros(self.elements[-1]), self.rate)
+        self.server = INIT_SERVER(self.rule, model.server, np.zeros(self.elements[-1], np.float32), self.rate)
 
     def play(self, x, label, active, t):
         t = jnp.asarray(t, jnp.int32)
@@ -41,13 +42,14 @@ class Alone:
         for m, client in enumerate(self.clients):
             features = jnp.asarray(x[self.features[m] : self.features[m + 1]])
             self.clients[m], embedding, pullback = ENCODE(self.rule, client, features, t)
-            sent.append((embedding, pullback))
-        embeddings = jnp.concatenate([embedding for embedding, _ in sent], axis=-1)
+            sent.append((np.asarray(embedding), pullback))
+        embeddings = jnp.asarray(np.concatenate([embedding for embedding, _ in sent], axis=-1))
         label = jnp.asarray(label, jnp.int32)
         self.server, outcome = SERVER_STEP(self.rule, self.server, embeddings, label, self.rate, t)
+        derivatives = np.asarray(outcome.derivatives)
         for m, client in enumerate(self.clients):
-            v = outcome.derivatives[..., self.elements[m] : self.elements[m + 1]]
-            v = v if active[m] else jnp.zeros_like(v)  # a passive client never sees its derivative
+            v = derivatives[..., self.elements[m] : self.elements[m + 1]]
+            v = jnp.asarray(v if active[m] else np.zeros_like(v))  # a passive client never sees its derivative
             self.clients[m] = CLIENT_STEP(self.rule, client, sent[m][1], v, self.rate, t, jnp.asarray(bool(active[m])))
         return outcome
 
@@ -55,19 +57,31 @@ class Alone:
         return ab.SplitModel([client.model for client in self.clients], self.server.model)
 
 
+MODELS = {
+    "5 uneven": (lambda: ab.models.imnist(5), (157, 157, 157, 157, 156)),
+    "deep": (ab.models.susy, (9, 9)),
+}
+
+
 @pytest.mark.parametrize(
-    ("model", "widths"),
+    ("model", "update", "power"),
     [
-        (lambda: ab.models.imnist(5), (157, 157, 157, 157, 156)),
-        (ab.models.susy, (9, 9)),
+        ("5 uneven", ab.OGD(), 0.0),
+        ("5 uneven", ab.OGD(), 0.5),
+        ("5 uneven", ab.DLR(10, 0.95), 0.0),
+        ("5 uneven", ab.DLR(10, 0.95), 0.5),
+        ("5 uneven", ab.DLR(10, 0.95, client_window=False), 0.0),
+        ("5 uneven", ab.SLR(5), 0.0),
+        ("deep", ab.DLR(10, 0.95), 0.0),
+        ("deep", ab.DLR(10, 0.95, client_window=False), 0.0),  # its clients are those of OGD
+        ("deep", ab.SLR(5), 0.0),
     ],
-    ids=["5 uneven", "deep"],
+    ids=str,
 )
-@pytest.mark.parametrize(
-    "update", [ab.OGD(), ab.DLR(10, 0.95), ab.DLR(10, 0.95, client_window=False), ab.SLR(5)], ids=repr
-)
-def test_separate_parties_give_the_bits_of_the_simulator(model, widths, update):
-    rng, model = np.random.default_rng(0), model()
+def test_separate_parties_give_the_bits_of_the_simulator(model, update, power):
+    """Whether the rate stays or falls."""
+    make, widths = MODELS[model]
+    rng, model = np.random.default_rng(0), make()
     rounds, classes = 40, model.classes(model.layout(widths))
     xs = [rng.normal(size=(rounds, width)).astype(np.float32) for width in widths]
     y = rng.integers(0, classes, rounds)
@@ -78,26 +92,14 @@ def test_separate_parties_give_the_bits_of_the_simulator(model, widths, update):
         update=update,
         activation=ab.Recorded(active),
         learning_rate=0.03,
+        learning_rate_power=power,
         keep_errors=True,
     )
-    parties = Alone(model, widths, update, 0.03)
-    predictions = [
-        int(parties.play(np.concatenate([x[t] for x in xs]), y[t], active[t], t).prediction) for t in range(rounds)
-    ]
+    parties, predictions = Alone(model, widths, update, 0.03), []
+    for t in range(rounds):
+        parties.rate = jnp.asarray(0.03 * (t + 1) ** -power, jnp.float32)
+        predictions.append(int(parties.play(np.concatenate([x[t] for x in xs]), y[t], active[t], t).prediction))
     np.testing.assert_array_equal(simulated.errors, predictions != y)
-    assert bits(parties.model()) == bits(simulated.model)
-
-
-@pytest.mark.parametrize("update", [ab.OGD(), ab.DLR(5, 0.9)], ids=repr)
-def test_separate_parties_give_the_bits_of_the_simulator_when_the_rate_falls(update):
-    model, stream, active = small_problem()
-    block = next(stream.blocks())
-    options = {"update": update, "activation": ab.Recorded(active), "learning_rate": 0.1, "learning_rate_power": 0.5}
-    simulated = ab.simulate(model, stream, **options)
-    parties = Alone(model, stream.widths, update, 0.1)
-    for t in range(len(active)):
-        parties.rate = jnp.asarray(0.1 * (t + 1) ** -0.5, jnp.float32)
-        parties.play(block.x[t], block.y[t], active[t], t)
     assert bits(parties.model()) == bits(simulated.model)
 
 
@@ -112,20 +114,19 @@ def test_the_server_predicts_before_it_learns():
 
 def test_derivatives_match_finite_differences():
     with jax.enable_x64(True):
-        key = jax.random.key(1)
-        server = MLP([6, 5, 3], relu_last=False, key=key)
+        server = MLP([6, 5, 3], relu_last=False, key=jax.random.key(1))
         rule = Rule(jax.tree.map(np.asarray, ab.OGD()), None, jnp.dtype("float64"))
-        h = jax.random.normal(jax.random.key(2), (6,))
+        h = np.random.default_rng(2).normal(size=6)
         label = jnp.asarray(1, jnp.int32)
         rate, t = jnp.asarray(0.0), jnp.asarray(0, jnp.int32)
-        party = init_server(rule, server, h, rate)
-        _, outcome = server_step(rule, party, h, label, rate, t)
+        party = INIT_SERVER(rule, server, h, rate)
+        _, outcome = SERVER_STEP(rule, party, jnp.asarray(h), label, rate, t)
 
+        @jax.jit
         def loss(h):
             return -jax.nn.log_softmax(server(h))[1]
 
-        for i in range(6):
-            step = jnp.zeros(6).at[i].set(1e-6)
+        for i, step in enumerate(1e-6 * np.eye(6)):
             numeric = (loss(h + step) - loss(h - step)) / 2e-6
             np.testing.assert_allclose(outcome.derivatives[i], numeric, rtol=1e-6, atol=1e-9)
 
@@ -178,8 +179,8 @@ def test_a_loss_that_is_not_finite_moves_nothing_at_the_server():
     rule = Rule(jax.tree.map(np.asarray, ab.DLR(3, 0.5)), None, jnp.dtype("float32"))
     rate, t, label = jnp.asarray(0.1), jnp.asarray(0, jnp.int32), jnp.asarray(0, jnp.int32)
     width = model.server.layers[0].weight.shape[0]
-    server = init_server(rule, model.server, jnp.zeros(width), rate)
-    after, outcome = server_step(rule, server, jnp.full(width, jnp.inf), label, rate, t)
+    server = INIT_SERVER(rule, model.server, np.zeros(width, np.float32), rate)
+    after, outcome = SERVER_STEP(rule, server, jnp.asarray(np.full(width, np.inf, np.float32)), label, rate, t)
     assert TROUBLES[int(outcome.trouble)] == "embedding"
     assert bits(ab.SplitModel(model.clients, after.model)) == bits(model)
 
@@ -249,17 +250,24 @@ MODULES = {
 }
 
 
+@eqx.filter_jit
+def by_jax(own, x, v):
+    """What the module gives, and the gradients of the module and of ``x``."""
+    return own(x), eqx.filter_grad(lambda mx: jnp.vdot(v, mx[0](mx[1])))((own, x))
+
+
 @pytest.mark.parametrize(("own", "pairs"), MODULES.values(), ids=MODULES)
 @pytest.mark.parametrize("around", [lambda f: f, eqx.filter_jit], ids=["traced", "jitted"])
 def test_gradients_are_outer_products_where_they_can_be_and_right_everywhere(own, pairs, around):
-    own, (x, v) = own(), jax.random.normal(jax.random.key(1), (2, 4))
+    own, (x, v) = own(), map(jnp.asarray, np.random.default_rng(1).normal(size=(2, 4)).astype(np.float32))
     output, pullback = around(lambda own, x: forward(own, x, input_derivative=True))(own, x)
-    np.testing.assert_allclose(output, own(x), rtol=1e-6)
     gradient, derivative = around(lambda pullback, v: pullback(v))(pullback, v)
     assert sum(map(is_outer, jax.tree.leaves(gradient, is_leaf=is_outer))) == pairs
-    expected, expected_derivative = eqx.filter_grad(lambda mx: jnp.vdot(v, mx[0](mx[1])))((own, x))
-    assert jax.tree.structure(dense(gradient)) == jax.tree.structure(expected)
-    for got, want in zip(jax.tree.leaves(dense(gradient)), jax.tree.leaves(expected), strict=True):
+    expected_output, (expected, expected_derivative) = by_jax(own, x, v)
+    np.testing.assert_allclose(output, expected_output, rtol=1e-6)
+    gradient = eqx.filter_jit(dense)(gradient)
+    assert jax.tree.structure(gradient) == jax.tree.structure(expected)
+    for got, want in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(derivative, expected_derivative, rtol=1e-5, atol=1e-6)
 
@@ -277,11 +285,13 @@ def test_any_module_trains(name):
 
 def test_a_window_of_samples_gives_the_sum_of_their_gradients():
     module = MLP([4, 6, 3], relu_last=False, key=key())
-    rows, v = jax.random.normal(jax.random.key(1), (5, 4)), jax.random.normal(jax.random.key(2), (5, 3))
-    _, pullback = forward(module, rows)
-    each = [dense(forward(module, row)[1](delta)[0]) for row, delta in zip(rows, v, strict=True)]
-    summed = jax.tree.map(lambda *leaves: sum(leaves), *each)
-    for got, want in zip(jax.tree.leaves(pullback(v)[0]), jax.tree.leaves(summed), strict=True):
+    rng = np.random.default_rng(1)
+    rows, v = (rng.normal(size=(5, width)).astype(np.float32) for width in (4, 3))
+    gradient = eqx.filter_jit(lambda module, x, v: forward(module, x)[1](v)[0])
+    each = [gradient(module, jnp.asarray(row), jnp.asarray(delta)) for row, delta in zip(rows, v, strict=True)]
+    summed = jax.tree.map(lambda *leaves: sum(map(np.asarray, leaves)), *map(eqx.filter_jit(dense), each))
+    together = gradient(module, jnp.asarray(rows), jnp.asarray(v))
+    for got, want in zip(jax.tree.leaves(together), jax.tree.leaves(summed), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
