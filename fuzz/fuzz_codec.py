@@ -56,7 +56,7 @@ def seeds() -> list[m.Message]:
         m.Recall(1, 3, (b"3", b"4")),
         m.Bye(1, "it has all its derivatives"),
         m.End(1, 7, 5, "the stream has ended"),
-        m.Derivatives(1, 4, (5,), (m.MOMENT,), (b"5",), values[0], (2.5,), (5,)),
+        m.Derivatives(1, 4, (5,), (m.MOMENT,), (b"5",), values[0], (2.5,), np.array([True])),
         m.Record(b"5", 1, flags, (0,), (4,), values[0][0]),
         m.Record(b"5", 1, flags, (0,), (4,), values[0][0], 2, True, 2.5, True, '[[5, "error", null, 0.1, 0.2]]'),
     ]

@@ -52,7 +52,6 @@ BY_NAME = {
     "embeddings": arrays(),
     "values": arrays(),
     "stored": st.booleans(),
-    "asks": st.booleans(),
     "factor": st.floats(allow_nan=False),
     "factors": st.lists(st.floats(allow_nan=False), max_size=5).map(tuple),
     "noticed": TEXTS,
@@ -62,6 +61,7 @@ BY_KIND: dict[tuple[type, str], st.SearchStrategy] = {
     (m.Embeddings, "activated"): arrays(DTYPES[0]),
     (m.Record, "activated"): arrays(DTYPES[0]),
     (m.Record, "emptied"): st.booleans(),
+    (m.Derivatives, "emptied"): st.none() | arrays(DTYPES[0]),
     (m.Ask, "activated"): st.none() | arrays(DTYPES[0]),
     (m.Reply, "activated"): arrays(DTYPES[0]),
     **{
@@ -71,7 +71,6 @@ BY_KIND: dict[tuple[type, str], st.SearchStrategy] = {
             (m.Unknown, "rounds"),
             (m.Derivatives, "rounds"),
             (m.Derivatives, "applied"),
-            (m.Derivatives, "emptied"),
             (m.Void, "rounds"),
             (m.Record, "applied"),
             (m.Reply, "asked"),

@@ -240,6 +240,25 @@ def test_the_first_round_that_is_not_finite_ends_a_block():
     assert state(compute) == state(alone)
 
 
+def test_what_is_not_finite_stays_in_no_window():
+    """Whoever goes on from there, with a smaller learning rate say, goes on from the round before."""
+    update = ab.DLR(4, 0.9)
+    compute, alone = server(update, block=BLOCK), server(update)
+    sent = embeddings(update)
+    bad = sent.copy()
+    bad[9, 1] = np.inf
+    for t in range(0, 12, 4):
+        stepped = compute.step(bad[t : t + 4], LABELS[t : t + 4])
+    assert (stepped.trouble, compute.rounds) == (1, 9)
+    for t in range(9):
+        alone.step(sent[t : t + 1], LABELS[t : t + 1])
+    for t in range(9, 16):
+        for each in (compute, alone):
+            each.step(sent[t : t + 1], LABELS[t : t + 1])
+    for name, array in alone.arrays().items():
+        np.testing.assert_allclose(compute.arrays()[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 def test_warming_up_changes_nothing():
     top, bottom = server(ab.DLR(4, 0.9), block=BLOCK), client(ab.DLR(4, 0.9), block=BLOCK)
     before = state(top), state(bottom)

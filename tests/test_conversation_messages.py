@@ -450,7 +450,7 @@ def bad_of_the_server(client):
         (replace(good, factors=(2.0, 2.0)), "unusable"),
         (replace(good, factors=(np.nan,)), "unusable"),
         (replace(good, factors=(-1.0,)), "unusable"),
-        (replace(good, emptied=(1, 2)), "unusable"),
+        (replace(good, emptied=np.ones(2, bool)), "unusable"),
         (replace(good, before=applied + 5, rounds=(applied + 9,)), "gap"),
         (replace(good, rounds=(applied + 9,)), "gap"),
         (replace(good, session=12345), "old session"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 import optax
 import pytest
 from river.base import BinaryDriftDetector
 
 import anabranch as ab
 from anabranch.configfile import load
-from anabranch.drifts import Detect, Detection
+from anabranch.drifts import Detect, Detection, Watch
 from anabranch.net import Expected, Server, assemble, own, partyfile
 from anabranch.net.assemble import Pace
 from anabranch.net.credentials import Credentials
@@ -33,8 +36,23 @@ def every_error(monkeypatch):
 
 
 DLR = UPDATES[1]
-RESET = Detect(on_drift="reset", every=7)
-BOOST = Detect(on_drift="boost", boost=1.5, boost_rounds=10, every=4)
+RESET = Detect(on_drift="reset", every=2)
+BOOST = Detect(on_drift="boost", boost=1.5, boost_rounds=1, every=3)
+"""They begin and end all the time: every other block of so few rounds has no error in it."""
+
+
+def check_changes(log, detect):
+    """What follows begins and ends, and nowhere but at a multiple of ``every``."""
+    changes = [(each.emptied, each.factor) for each in log]
+    at = [t for t in range(1, len(log)) if changes[t] != changes[t - 1]]
+    if detect.on_drift == "boost":
+        assert {factor for _, factor in changes} == {1.0, detect.boost}
+        assert all(t % detect.every == 0 for t in at)
+    else:
+        emptied = [t for t, each in enumerate(log) if each.emptied]
+        assert all(t % detect.every == 0 for t in emptied)
+        assert 0 < len(emptied) < len(log) // detect.every
+    assert len(at) > 4
 
 
 @pytest.mark.parametrize(
@@ -65,6 +83,7 @@ def test_the_same_bits_where_parties_die(detect, seed, every_error):
     world.run()
     assert 0 in world.deaths
     check_same(setting, world, world.predictions)
+    check_changes(world.log, detect)
     found, expected = (
         [(each.round, each.what) for each in detections]
         for detections in (world.server.training.watch.detections, setting.simulated().detections)
@@ -78,6 +97,8 @@ def test_the_same_bits_where_labels_come_late(detect, stored, every_error):
     setting = Setting(DLR, ab.Random(0.5), rounds=120, detect=detect)
     world = LateWorld(setting, 0, [5] * 120, stored=stored, kills=6, every=60)
     world.run()
+    assert len(world.deaths) > 3
+    check_changes(world.log, detect)
     simulated = setting.simulated(label_delay=5, label_learning="stored" if stored else "fresh")
     assert trained(world.server, world.clients) == bits(simulated.model)
 
@@ -88,23 +109,56 @@ def test_with_many_rounds_under_way_each_follows_its_own(detect, every_error):
     world = Chaos(setting, 1, kills=10, every=12)
     world.run()
     check_steps(setting, world.server, world.clients, world.log)
-    changed = [t for t, each in enumerate(world.log) if each.emptied or each.factor != 1]
-    assert changed
-    if detect is RESET:
-        assert all(t % detect.every == 0 for t in changed)
+    check_changes(world.log, detect)
 
 
-def test_the_log_is_played_as_it_was_whatever_is_watched_now(every_error):
+@pytest.mark.parametrize("detect", [RESET, BOOST], ids=["reset", "boost"])
+def test_the_log_is_played_as_it_was_whatever_is_watched_now(detect, every_error):
     """A person may change what is watched between two starts of the server."""
-    for detect in (RESET, BOOST):
-        setting, log = Setting(DLR, ab.Full(), rounds=60, detect=detect), []
-        world = setting.in_memory(played=lambda played, log=log: log.extend(played.records))
-        world.run()
-        expected = bits_of(world.server)
-        for other in (None, Detect(on_drift="boost", boost=3.0, every=5)):
-            server = Setting(DLR, ab.Full(), rounds=60, detect=other).server()
-            server.replay(log)
-            assert bits_of(server) == expected
+    setting, log, saved = Setting(DLR, ab.Full(), rounds=60, detect=detect), [], []
+
+    def played(each):
+        log.extend(each.records)
+        if len(log) == 20:
+            saved.append(world.server.state())
+
+    world = setting.in_memory(played=played)
+    world.run()
+    for other in (None, Detect(on_drift="boost", boost=3.0, every=5)):
+        server = Setting(DLR, ab.Full(), rounds=60, detect=other).server()
+        server.restore(*saved[0])
+        server.replay(log[20:])
+        assert bits_of(server) == bits_of(world.server)
+        for one, seat in zip(server.seats, world.server.seats, strict=True):
+            of = [(t, sent.factor, sent.emptied) for t, sent in one.outbox.items()]
+            assert of == [(t, sent.factor, sent.emptied) for t, sent in seat.outbox.items()]
+        again = setting.server()
+        again.restore(*server.state())
+        noticed = again.training.watch.detections
+        expected = world.server.training.watch.detections
+        assert noticed == (expected if other else [each for each in expected if each.round <= 20]) != []
+
+
+@pytest.mark.parametrize("on_drift", ["reset", "boost"])
+def test_what_was_only_reported_sets_off_nothing_later(on_drift, every_error):
+    told = Setting(DLR, ab.Full(), rounds=60, detect=Detect())
+    world, _ = play(told)
+    assert world.server.training.watch.detections
+    server = Setting(DLR, ab.Full(), detect=Detect(on_drift=on_drift, every=20)).server()
+    server.restore(*world.server.state())
+    assert server.training.watch.begin(60) is False
+    assert server.training.watch.factor == 1
+
+
+def test_a_round_that_begins_twice_begins_alike():
+    """What is not finite ends a run in a round, which is played again by the next one."""
+    watch = Watch(RESET, clients=2, seed=0)
+    watch.add(np.ones(1, bool), recorded=[Detection(1, "error", None, 0.0, 1.0)])
+    assert watch.begin(2)
+    again = Watch(RESET, clients=2, seed=0)
+    again.restore(json.loads(json.dumps(watch.state())))
+    assert again.begin(2)
+    assert not again.begin(4)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +175,7 @@ def test_what_follows_is_the_simulators_where_a_client_is_killed(tmp_path, detec
     run = write_run(tmp_path / "data", clients=2, rounds=1500, detect=detect | once)
     with RealFederation(tmp_path / "fed", run) as federation:
         federation.start(*federation.names)
-        federation.wait_for_rounds(500)
+        federation.wait_for_rounds(750)
         federation.kill("client-1")
         federation.start("client-1")
         assert federation.wait() == [0] * 3

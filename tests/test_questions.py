@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.compute import _client_looks
 from anabranch.net.waitingroom import Happening, WaitingRoom
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Predicted, Send
@@ -65,21 +64,6 @@ def test_a_client_that_is_replaced_in_a_question():
     (done,) = predicted(server.tick(1.1))
     assert (done.missing, done.prediction is None) == ((0, 2), False)
     assert float(done.probabilities.sum()) == pytest.approx(1)
-
-
-def test_clients_of_a_server_that_people_may_ask_have_compiled_what_it_takes():
-    """In blocks of lengths that no other test has, so that nobody else has compiled them."""
-    compiled = []
-    for n, asks in ((70, False), (71, True)):
-        setting = Setting(ab.OGD(), shapes=TWO, missing=(Wait(), Zero()), rounds=n, in_flight=n)
-        server, client = setting.server(asks=asks), setting.client(1)
-        (welcome,) = sent(server.receive(1, hello_of(client), 0.0), m.Welcome)
-        client.receive([welcome])
-        before = _client_looks._cache_size()
-        ask = m.Ask(welcome.epoch, 0, m.NONE, False, tuple(name(t) for t in range(n)), None)
-        assert sent(client.receive([ask]), m.Reply)
-        compiled.append(_client_looks._cache_size() - before)
-    assert compiled == [1, 0]
 
 
 def test_an_event_that_is_told_of_again_is_settled():

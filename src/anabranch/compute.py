@@ -22,7 +22,7 @@ from anabranch.compiling import OPTIONS, compiled, copied
 from anabranch.gradients import parameters
 from anabranch.party import Party, Rule, client_step, empty_window, encode, init_client, init_server, server_step
 from anabranch.types import Tree
-from anabranch.updates import Window
+from anabranch.updates import DLR, Window
 
 Rows = NDArray[Any]
 """An array whose first axis counts the rounds of a block."""
@@ -125,6 +125,8 @@ class ServerCompute(_Compute):
         derivatives, worked_out = self._state.move(_server_rounds, (_padded(embeddings, size), rates, whole))
         done, trouble, *predictions = np.asarray(worked_out).tolist()
         self.rounds += done - (trouble != 0)
+        if trouble and self.party.window is not None:  # its gradient must not stay there for whoever goes on
+            self._state.move(_server_takes_back, (np.int32(self.rounds),))
         return Stepped(np.array(predictions[:done], np.int32), np.asarray(derivatives)[:done], trouble)
 
     def predict(self, embeddings: Rows) -> NDArray[Any]:
@@ -140,18 +142,15 @@ class ServerCompute(_Compute):
         size = _size(_sizes(self.looks), n)
         return np.asarray(self._state.read(_server_looks, (_padded(embeddings, size),)))[:n]
 
-    def warm_up_looks(self) -> None:
-        """Compiles what `predict` needs."""
-        for size in _sizes(self.looks):
-            self.predict(np.zeros((size, self._shape[-1]), self.rule.wire))
-
     def skip(self, label: int) -> None:
         """Plays the next round as one that nobody learns from: 0 is pushed, nothing steps."""
         self._state.move(_server_skips, (np.int32(label), np.int32(self.rounds)))
         self.rounds += 1
 
     def warm_up(self) -> None:
-        """Compiles what `step` needs, for the longest block too; the state stays."""
+        """Compiles what `step` and `predict` need, for the longest block too; the state stays."""
+        for size in _sizes(self.looks):
+            self.predict(np.zeros((size, self._shape[-1]), self.rule.wire))
         for size in self._sizes:
             rates = self._rate.of(np.arange(size, dtype=np.int32), self._dtype)
             embeddings, whole = np.zeros((size, *self._shape), self.rule.wire), np.zeros(size + 2, np.int32)
@@ -231,11 +230,6 @@ class ClientCompute(_Compute):
         samples = _padded(x.astype(self._dtype, copy=False), size)
         return np.asarray(self._state.read(_client_looks, (samples,)))[:n]
 
-    def warm_up_looks(self) -> None:
-        """Compiles what `embed` needs."""
-        for size in _sizes(self.looks):
-            self.embed(np.zeros((size, *self._like.shape), self._dtype))
-
     def step(
         self, rounds: NDArray[np.int32], pending: Sequence[Pending], derivatives: Rows, factor: float = 1.0
     ) -> None:
@@ -277,7 +271,9 @@ class ClientCompute(_Compute):
         self.rounds = until
 
     def warm_up(self) -> None:
-        """Compiles what `encode` and `step` need, for the longest block too; the state stays."""
+        """Compiles what `encode`, `step` and `embed` need, for the longest block too; the state stays."""
+        for size in _sizes(self.looks):
+            self.embed(np.zeros((size, *self._like.shape), self._dtype))
         for size in self._sizes:
             rounds = np.zeros(size, np.int32)
             samples = np.zeros((size, *self._like.shape), self._dtype)
@@ -490,6 +486,13 @@ def _server_rounds(
     )
     worked_out = jnp.concatenate([jnp.stack([done, trouble]), predictions])
     return eqx.combine(arrays, rest), (derivatives, worked_out)
+
+
+@program
+def _server_takes_back(rule: Rule, server: Party, t: Array) -> tuple[Party, tuple]:
+    assert isinstance(rule.update, DLR)
+    assert server.window is not None
+    return server._replace(window=rule.update.unpushed(server.window, t)), ()
 
 
 @program

@@ -129,7 +129,6 @@ class Watch:
 
     >>> watch = Watch(Detect(), clients=2, seed=0)
     >>> watch.add(np.arange(2000) >= 1000)
-    True
     >>> [(each.round, each.what) for each in watch.detections]
     [(1024, 'error')]
     """
@@ -144,6 +143,8 @@ class Watch:
         self._noticed = False
         """Whether something is to follow that has not begun."""
         self._boosted_until = 0
+        self._emptied = -1
+        """The last round before which the windows were emptied."""
         self._error = _Watched(detect.make(seed)) if "error" in detect.watch else None
         embeddings = range(clients) if "embedding" in detect.watch else ()
         self._embeddings = [_Watched(detect.make(seed)) for _ in embeddings]
@@ -154,7 +155,7 @@ class Watch:
         embeddings: NDArray[np.floating[Any]] | None = None,
         numbers: Sequence[int] | None = None,
         recorded: Sequence[Detection] | None = None,
-    ) -> bool:
+    ) -> None:
         """Some consecutive rounds' errors (n,), and the sizes of their embeddings (n, M) where those are watched.
 
         Args:
@@ -162,9 +163,6 @@ class Watch:
             embeddings: their sizes.
             numbers: after how many rounds each of them was, where others lie between; by default none does.
             recorded: what was noticed in them when they were played; by default they are played now.
-
-        Returns:
-            Whether drift was noticed in them.
         """
         noticed: list[Detection] = []
         number = range(self.rounds + 1, self.rounds + len(errors) + 1) if numbers is None else numbers
@@ -179,11 +177,12 @@ class Watch:
         self.rounds += len(errors)
         found = sorted(noticed, key=lambda each: each.round) if recorded is None else recorded
         self.detections += found
-        self._noticed |= bool(found)
-        return bool(found)
+        self._noticed |= self.detect.reacts and bool(found)
 
     def begin(self, t: int) -> bool:
         """Before round ``t``, counted from 0: where it is a multiple of ``detect.every``, what follows begins or ends.
+
+        A round may begin twice, where what is not finite ended a run in it: it says the same again.
 
         Returns:
             Whether every party's window of gradients is emptied now.
@@ -192,7 +191,8 @@ class Watch:
             return False
         noticed, self._noticed = self._noticed, False
         if self.detect.on_drift == "reset":
-            return noticed
+            self._emptied = t if noticed else self._emptied
+            return t == self._emptied
         if noticed:
             self._boosted_until = t + self.detect.boost_rounds
         self.factor = self.detect.boost if t < self._boosted_until else 1.0
@@ -205,6 +205,7 @@ class Watch:
             "detections": [list(each) for each in self.detections],
             "noticed": self._noticed,
             "boosted_until": self._boosted_until,
+            "emptied": self._emptied,
             "factor": self.factor,
         }
 
@@ -212,8 +213,9 @@ class Watch:
         """The inverse of `state`."""
         self.rounds = values["rounds"]
         self.detections = [Detection(*each) for each in values["detections"]]
-        if self.detect.reacts:  # it may not have, before
-            self._noticed, self._boosted_until = values["noticed"], values["boosted_until"]
+        if self.detect.reacts:
+            self._noticed = values["noticed"]
+        self._boosted_until, self._emptied = values["boosted_until"], values["emptied"]
         if self.detect.on_drift == "boost":
             self.factor = values["factor"]
 

@@ -38,8 +38,6 @@ class Lateness(NamedTuple):
 class LateChunks(Iterator[Chunk]):
     """Chunks of rounds, each with the events that happen meanwhile.
 
-    Where the chunks of events have ``n`` rows, no chunk goes past a round whose number is a multiple of ``n``.
-
     Args:
         chunks: of events.
         lateness: of their labels.
@@ -47,6 +45,7 @@ class LateChunks(Iterator[Chunk]):
         decide: whom the events of a chunk activate, the first of which is event ``begun``.
         nothing: a chunk without a sample, of the shape of all others.
         clients: ``M``
+        whole: whether no chunk goes past a round whose number is a multiple of the length of ``nothing``.
     """
 
     def __init__(
@@ -57,10 +56,13 @@ class LateChunks(Iterator[Chunk]):
         decide: Callable[[int, Chunk], NDArray[np.bool_]],
         nothing: Chunk,
         clients: int,
+        *,
+        whole: bool,
     ) -> None:
         self._lateness, self._seed, self._decide, self._nothing = lateness, seed, decide, nothing
         self._length = len(nothing.y)
         self._happened = self._learnt = 0
+        self._whole = whole
         # Of the events that wait for their label; a row whose label is due never is free.
         self._due = np.full(self._length, _NEVER)
         self._event = np.zeros(self._length, np.int64)
@@ -113,7 +115,8 @@ class LateChunks(Iterator[Chunk]):
         due = due[np.lexsort((self._event[due], self._due[due]))]
         before = np.minimum(self._due[due] + 1 - begun, chunk.rows)
         start = 0
-        cuts = range(self._length - self._learnt % self._length, len(due), self._length)
+        most = self._length - self._learnt % self._length if self._whole else self._length
+        cuts = range(most, len(due), self._length)
         for first, last in pairwise([0, *cuts, len(due)]):
             end = chunk.rows if last == len(due) else int(before[last - 1])
             yield self._one(begun + start, chunk.x[start:end], due[first:last], before[first:last] - start)

@@ -172,6 +172,7 @@ def prepare(
     lateness = _read_lateness(label_delay, label_learning, update, rule, layout, nothing, rounds)
     record = Samples(read_chunks(stream, classes, dtype, chunk, rounds if limit is None else limit + 1), limit)
     decide = partial(_decide, activation, seed, stream.widths)
+    reacts = detect is not None and detect.reacts
     late = {} if lateness is None else {"label_delay": _delay_text(label_delay), "label_learning": label_learning}
     return Prepared(
         model=model,
@@ -179,7 +180,9 @@ def prepare(
         rule=rule,
         rates=rates,
         nothing=nothing,
-        samples=record if lateness is None else LateChunks(record, lateness, seed, decide, nothing, len(model.clients)),
+        samples=record
+        if lateness is None
+        else LateChunks(record, lateness, seed, decide, nothing, len(model.clients), whole=reacts),
         record=record,
         decide=decide if lateness is None else _decided,
         tally=Tally(layout, update, rule, keep_errors, every, lateness, chunk),

@@ -157,6 +157,18 @@ class DLR(Update):
         )
         return Window(ring, total), jax.tree.map(lambda s: cast(self.scale, s) * s, total)
 
+    def unpushed(self, window: Window, t: Round) -> Window:
+        """The window before round ``t``'s gradient was pushed; its sum is added up anew, so nothing of that is left."""
+        slots = self.window + 1
+        ring = jax.tree.map(lambda r: r.at[t % slots].set(0), window.ring)
+
+        def add(age: Array, total: Tree) -> Tree:  # of the gradients of rounds t − 1 .. t − l
+            gradient = jax.tree.map(lambda r: r[(t - 1 - age) % slots], ring)
+            return jax.tree.map(lambda s, g: s + cast(self.decay, s) ** age * g, total, dense(gradient))
+
+        total = jax.lax.fori_loop(0, self.window, add, jax.tree.map(jnp.zeros_like, window.total))
+        return Window(ring, total)
+
     def returned(self, derivatives: Array) -> Array:
         return derivatives if self.client_window else cast(self.scale, derivatives) * derivatives
 

@@ -92,7 +92,7 @@ class Server(Running[Round]):
         activation: ``ab.Fixed(k)`` where the server decides who is activated; else each client does.
         wire_dtype: of embeddings and derivatives; that of all parties.
         seed: of what the server draws.
-        detect: what is watched for drift; with ``on_drift="report"`` only.
+        detect: what is watched for drift, and what follows.
         in_flight: rounds that may be open at a time.
         deadline: seconds after which a client that has not answered is replaced, or asked again.
         coalesce: seconds for which an event that a client tells of waits for the others that it touched too.

@@ -200,7 +200,6 @@ def make_server(
     coalesce: float = math.inf,
     late: WaitingRoom | None = None,
     watch: Watch | None = None,
-    asks: bool = False,
     kind: type[ServerParty] = ServerParty,
 ) -> ServerParty:
     """A server, its programs compiled.
@@ -220,7 +219,6 @@ def make_server(
             round begins with it; where it is infinite, rounds begin with the server's samples alone.
         late: where labels come after their events; ``samples`` is not looked at then.
         watch: where drift is noticed.
-        asks: whether people may ask for predictions.
         kind: of party.
 
     Raises:
@@ -236,7 +234,6 @@ def make_server(
         deadline=pace.deadline,
         coalesce=coalesce,
         epoch=secrets.randbits(63) | 1,
-        asks=asks,
         watch=watch,
     )
     party = kind(
@@ -251,8 +248,6 @@ def make_server(
         late=late,
     )
     compute.warm_up()
-    if asks:
-        compute.warm_up_looks()
     return party
 
 

@@ -125,7 +125,6 @@ def _server(file: ServerFile, samples: Samples, credentials: Credentials, folder
         choose=chooser(activation, file.seed, len(clients)),
         report_every=file.report_every,
         watch=watching(detect, len(clients), file.seed, rule),
-        asks=file.predictions is not None,
         **options,
     )
 

@@ -21,8 +21,8 @@ from anabranch.net.waitingroom import Happening
 
 NAME = 8
 """Bytes of an event's name."""
-HELD = 20
-"""Chunks that are held, for what is asked for again."""
+HELD = 20_000
+"""Rows, at least, that are held for what is asked for again."""
 
 Chunks = Callable[[], Iterator[Chunk]]
 """The stream's chunks from the first on; each call begins anew, with the same samples."""
@@ -49,7 +49,7 @@ class Rows:
 
     def _begin(self) -> None:
         self._left = self._chunks()
-        self._held: deque[tuple[int, Chunk]] = deque(maxlen=HELD)
+        self._held: deque[tuple[int, Chunk]] = deque()
         self._read = 0
 
     def chunk(self, row: int) -> tuple[int, Chunk] | None:
@@ -66,6 +66,8 @@ class Rows:
             # A chunk's memory is used again for the next one.
             self._held.append((self._read, Chunk(chunk.x.copy(), chunk.y.copy(), chunk.rows)))
             self._read += chunk.rows
+            while self._read - self._held[0][0] - self._held[0][1].rows >= HELD:
+                self._held.popleft()
         return next((first, chunk) for first, chunk in reversed(self._held) if first <= row)
 
 

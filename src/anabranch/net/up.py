@@ -366,7 +366,7 @@ def collect(
     }
     settings = {**run.prepared.settings, "federation": federation}
     watch = run.prepared.watch
-    if watch is not None and found is not None:
+    if watch is not None and found is not None and found.state["talk"]["watch"] is not None:
         watch.restore(found.state["talk"]["watch"])
     return Result(
         model=SplitModel(bottoms, top),

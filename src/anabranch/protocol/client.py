@@ -111,8 +111,6 @@ class ClientConversation:
         self._others: dict[int, int] = {}
         """The sessions that were a sign of another process, and the round until then."""
         self._epoch: int | None = None
-        self._prepared = False
-        """Whether what it needs to be asked for predictions is compiled."""
         self._gap_at: int | None = None
         """The last round in the parameters when something was lacking."""
         self._kept: dict[int, _Kept] = {}
@@ -231,9 +229,6 @@ class ClientConversation:
             return [Stop(text, failed=True)]
         again = message.epoch != self._epoch
         self.joined, self._epoch = True, message.epoch
-        if message.asks and not self._prepared:
-            self.compute.warm_up_looks()
-            self._prepared = True
         # A server that has begun again knows of no event that waits for its round, and may have died just after it
         # had asked for one.
         if again:
@@ -452,13 +447,13 @@ class ClientConversation:
         """The first of these derivatives, as many as are stepped along in one call."""
         factors, emptied = message.factors, message.emptied
         for n, (one, other) in enumerate(pairwise(new), 1):
-            if (factors and factors[one] != factors[other]) or (emptied and emptied[other] > message.rounds[one]):
+            if (factors and factors[one] != factors[other]) or (emptied is not None and emptied[other]):
                 return new[:n]
         return new
 
     def _adapt(self, message: m.Derivatives, i: int) -> float:
-        """Does what every party does since drift was noticed; what the learning rate is multiplied by."""
-        if message.emptied and message.emptied[i] > self.applied:
+        """Empties the window if every party has since its last step; returns what its rate is multiplied by."""
+        if message.emptied is not None and message.emptied[i]:
             self.compute.empty_window()
         return message.factors[i] if message.factors else 1.0
 
@@ -520,10 +515,10 @@ class ClientConversation:
         in_order = bool(rounds) and list(rounds) == sorted({*rounds}) and rounds[0] >= 0 and rounds[-1] <= m.LAST
         if not in_order or len(message.applied) != len(rounds):
             return f"its rounds are {rounds[:5]}"
-        if any(each and len(each) != len(rounds) for each in (message.factors, message.emptied)):
-            return (
-                f"{len(rounds)} rounds have {len(message.factors)} factors and {len(message.emptied)} emptied windows"
-            )
+        if message.factors and len(message.factors) != len(rounds):
+            return f"{len(rounds)} rounds have {len(message.factors)} factors"
+        if message.emptied is not None and message.emptied.shape != (len(rounds),):
+            return f"it says for {list(message.emptied.shape)} whether windows were emptied, not for {[len(rounds)]}"
         if not all(0 < factor < math.inf for factor in message.factors):
             return f"its learning rates are to be multiplied by {message.factors[:5]}"
         if (message.events or m.MOMENT in message.applied) and len(message.events) != len(rounds):

@@ -1,9 +1,9 @@
 """A message as bytes, and back.
 
 ``AB version kind fields``: two bytes of magic, one each for the protocol's version and the kind of message. Numbers are
-little-endian. A text is its length (u16) and UTF-8, an event's name its length (u8) and bytes, a sequence its length
-(u32) and elements; an array is its dtype (u8), its number of axes (u8), their lengths (u32 each) and its elements, raw.
-Whatever arrives, `decode` returns a message or raises `MessageError`.
+little-endian. A text is its length (u16, or u32 where it may be long) and UTF-8, an event's name its length (u8) and
+bytes, a sequence its length (u32) and elements; an array is its dtype (u8), its number of axes (u8), their lengths (u32
+each) and its elements, raw. Whatever arrives, `decode` returns a message or raises `MessageError`.
 """
 
 from __future__ import annotations
@@ -84,6 +84,15 @@ def _number(form: str) -> _Form:
     return _Form(packed.pack, read)
 
 
+def _write_long_text(value: str) -> bytes:
+    raw = value.encode()
+    return struct.pack("<I", len(raw)) + raw
+
+
+def _read_long_text(reader: _Reader) -> str:
+    return _decoded(reader.take(reader.length(1)))
+
+
 def _write_text(value: str) -> bytes:
     raw = value.encode("utf-8", "replace")
     if len(raw) > 65535:  # cut between two letters
@@ -93,8 +102,12 @@ def _write_text(value: str) -> bytes:
 
 def _read_text(reader: _Reader) -> str:
     (length,) = reader.unpack("<H")
+    return _decoded(reader.take(length))
+
+
+def _decoded(raw: bytes) -> str:
     try:
-        return reader.take(length).decode()
+        return raw.decode()
     except UnicodeDecodeError as error:
         raise MessageError(f"a text is not UTF-8 ({error.reason})") from error
 
@@ -199,6 +212,7 @@ def _read_terms(reader: _Reader) -> Terms:
 
 _U16, _U32, _ROUND, _NONCE, _FLOAT = (_number(form) for form in ("<H", "<I", "<q", "<Q", "<d"))
 _TEXT = _Form(_write_text, _read_text)
+_LONG_TEXT = _Form(_write_long_text, _read_long_text)
 _EVENT = _Form(_write_event, _read_event)
 _EVENTS = _Form(_write_events, _read_events)
 _ROUNDS = _Form(_write_rounds, _read_rounds)
@@ -226,7 +240,6 @@ FORMS: dict[type[m.Message], dict[str, _Form]] = {
         "width": _U32,
         "schema": _TEXT,
         "rounds": _ROUND,
-        "asks": _FLAG,
     },
     m.Refused: {"session": _NONCE, "reason": _TEXT},
     m.Call: {"epoch": _NONCE, "session": _NONCE},
@@ -266,7 +279,7 @@ FORMS: dict[type[m.Message], dict[str, _Form]] = {
         "events": _EVENTS,
         "values": _ARRAY,
         "factors": _FLOATS,
-        "emptied": _ROUNDS,
+        "emptied": _MASK,
     },
     m.Void: {"session": _NONCE, "rounds": _ROUNDS, "events": _EVENTS},
     m.Recall: {"session": _NONCE, "first": _ROUND, "events": _EVENTS},
@@ -283,7 +296,7 @@ FORMS: dict[type[m.Message], dict[str, _Form]] = {
         "stored": _FLAG,
         "factor": _FLOAT,
         "emptied": _FLAG,
-        "noticed": _TEXT,
+        "noticed": _LONG_TEXT,
     },
 }
 """The fields of each kind of message, in their order on the wire."""

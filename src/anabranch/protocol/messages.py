@@ -93,8 +93,6 @@ class Welcome(Message):
     """As the server expects it; empty where it expects none."""
     rounds: int
     """How many rounds are played."""
-    asks: bool = False
-    """Whether people may ask the server for predictions, so that an `Ask` may come at any time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,9 +203,9 @@ class Derivatives(Message):
     """(n, e_m), or (n, l, e_m) under SLR, in the dtype of the wire."""
     factors: tuple[float, ...] = ()
     """What the learning rates are multiplied by, one a round; none where that is 1 in all of them."""
-    emptied: Rounds = ()
-    """One a round: the last round until then before which every party has emptied its window of gradients; none where
-    the client has nothing to empty."""
+    emptied: NDArray[np.bool_] | None = None
+    """(n,): whether every party has emptied its window of gradients since the derivative before; None where it never
+    has."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,8 +32,8 @@ class Sent(NamedTuple):
     """Whether it goes by an embedding of long ago."""
     factor: float = 1.0
     """What the learning rate is multiplied by."""
-    emptied: int = NONE
-    """The last round until then before which the windows of gradients were emptied."""
+    emptied: bool = False
+    """Whether the windows of gradients were emptied since the derivative before."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Seat:
             events=tuple(each.event for each in sent) if again or any(each.stored for each in sent) else (),
             values=np.stack([each.value for each in sent]),
             factors=tuple(each.factor for each in sent) if any(each.factor != 1 for each in sent) else (),
-            emptied=tuple(each.emptied for each in sent) if any(each.emptied > each.before for each in sent) else (),
+            emptied=np.array([each.emptied for each in sent]) if any(each.emptied for each in sent) else None,
         )
 
     def problem(self, values: NDArray[Any], n: int, activated: NDArray[np.bool_]) -> str:

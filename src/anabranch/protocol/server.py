@@ -47,7 +47,6 @@ class ServerConversation:
         coalesce: seconds for which an event that a client tells of waits for the others that it touched too, before a
             round begins with it; where it is infinite, rounds begin with the server's own events alone.
         epoch: a number that no earlier server of this federation had.
-        asks: whether people may ask for predictions, so that the clients prepare for that.
         watch: where drift is noticed.
 
     Raises:
@@ -64,7 +63,6 @@ class ServerConversation:
         deadline: float = 1.0,
         coalesce: float = math.inf,
         epoch: int,
-        asks: bool = False,
         watch: Watch | None = None,
     ) -> None:
         rows = compute.rule.update.rows
@@ -78,7 +76,7 @@ class ServerConversation:
         self.training = Training(compute, self.seats, remembered=REMEMBERED + in_flight, watch=watch)
         self.questions = Questions(self.training, self.seats, epoch, in_flight, deadline, self._send_again_soon)
         """Predictions that change nothing."""
-        self._deadline, self._coalesce, self._epoch, self._asks = deadline, coalesce, epoch, asks
+        self._deadline, self._coalesce, self._epoch = deadline, coalesce, epoch
         self._open: deque[Open] = deque()
         self._arrivals: dict[bytes, Arrival] = {}
         self._ended: str | None = None
@@ -308,9 +306,8 @@ class ServerConversation:
                 each.deadline = now + self._deadline
         for arrival in self._arrivals.values():
             arrival.answers.pop(client, None)
-        expected = seat.expected
         welcome = m.Welcome(
-            hello.session, self._epoch, self.terms, expected.width, expected.schema, self.rounds, self._asks
+            hello.session, self._epoch, self.terms, seat.expected.width, seat.expected.schema, self.rounds
         )
         actions: list[Action] = [Send(welcome, client), Note("joined", f"client {client} is here", client)]
         recall = self.training.recall(seat, hello.applied)

@@ -41,6 +41,8 @@ class Training:
         self._watching = Watching(watch, widths, self._rows)
         self._emptied = m.NONE
         """The last round before which the windows of gradients were emptied."""
+        self._unwatched: dict[str, Any] | None = None
+        """What was noticed until a start at which nothing is watched: kept for one at which something is."""
         self._recent: dict[bytes, int] = {}
         """The rounds of the last events."""
         self._events: deque[bytes] = deque(maxlen=0 if self._rows is None else remembered)
@@ -134,8 +136,16 @@ class Training:
                     seat.history.push(first + i, newest if self._rows is None else newest[(first + i) % self._rows])
                 if record.activated[c]:
                     value = stepped.derivatives[i][..., own]
-                    of_round = (record.event, value, record.stored, record.factor, self._emptied)
-                    seat.push(first + i, Sent(seat.before, record.applied[c], *of_round))
+                    sent = Sent(
+                        before=seat.before,
+                        applied=record.applied[c],
+                        event=record.event,
+                        value=value,
+                        stored=record.stored,
+                        factor=record.factor,
+                        emptied=self._emptied > seat.before,
+                    )
+                    seat.push(first + i, sent)
         predictions = stepped.predictions[: len(done)].tolist()
         return Played(first, tuple(done), tuple(map(_predicted, done, predictions))), trouble
 
@@ -149,8 +159,14 @@ class Training:
             seats.append(values)
         recent = [[event.hex(), t] for event, t in self._recent.items() if t < self.rounds]
         events = [event.hex() for event in self._events]
-        values = {"rounds": self.rounds, "seats": seats, "recent": recent, "events": events, "emptied": self._emptied}
-        return arrays, values if self.watch is None else {**values, "watch": self.watch.state()}
+        return arrays, {
+            "rounds": self.rounds,
+            "seats": seats,
+            "recent": recent,
+            "events": events,
+            "emptied": self._emptied,
+            "watch": self._unwatched if self.watch is None else self.watch.state(),
+        }
 
     def restore(self, arrays: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         """The inverse of `state`, before the first round is opened.
@@ -168,8 +184,9 @@ class Training:
         self._recent = {bytes.fromhex(event): t for event, t in values["recent"]}
         self._events.extend(bytes.fromhex(event) for event in values["events"])
         self._emptied = values["emptied"]
-        if self.watch is not None and "watch" in values:
-            self.watch.restore(values["watch"])
+        self._unwatched = values["watch"]
+        if self.watch is not None and self._unwatched is not None:
+            self.watch.restore(self._unwatched)
 
 
 def _predicted(record: m.Record, in_round: int | None) -> int | None:

@@ -78,7 +78,8 @@ class Watching:
                 embeddings.append(record.embeddings if self._rows is None else record.embeddings[t % self._rows])
                 numbers.append(t + 1)
         if errors:
-            watch.add(np.array(errors), self._sizes(np.stack(embeddings)), numbers, recorded)
+            sizes = self._sizes(np.stack(embeddings)) if "embedding" in watch.detect.watch else None
+            watch.add(np.array(errors), sizes, numbers, recorded)
 
     def _sizes(self, embeddings: NDArray[Any]) -> NDArray[np.float32]:
         """(n, M): the root mean square of each client's embeddings (n, e)."""
