@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,7 @@ def test_bytes_and_activations_are_what_the_methods_say(quick: tuple[Path, list[
     assert rows["SLR-Full"]["megabytes"] == pytest.approx(slr, rel=1e-3)  # the first rounds have fewer
     assert rows["OGD-Random"]["activated"] == pytest.approx(0.5, abs=0.02)
     assert rows["OGD-Event"]["activated"] == rows["DLR-Event"]["activated"]
+    assert any("Γ is −0." in note for note in summary(quick[0], name)["notes"])
 
 
 def test_a_method_learns_in_twenty_thousand_rounds(quick: tuple[Path, list[str]]) -> None:
@@ -156,8 +158,16 @@ def test_what_is_wrong_is_said_before_anything_is_run(words: list[str], said: st
 
 
 @pytest.mark.usefixtures("here")
-def test_the_list_has_each_experiment_with_the_papers_caption() -> None:
+def test_the_list_has_each_experiment_with_the_papers_caption_its_trials_and_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     done = reproduce_("--list")
     assert done.exit_code == 0
-    assert all(name in done.stdout for name in EXPERIMENTS)
+    lines = {line.split()[0]: line.rstrip() for line in done.stdout.splitlines() if line.strip()}
+    for name, experiment in EXPERIMENTS.items():
+        numbers = lines[name].partition(experiment.caption)[2]
+        assert experiment.paper in lines[name].partition(experiment.caption)[0]
+        assert re.fullmatch(r" +\d+( +\d+)? +(\d+ s|\d+ min|\d+ h \d+ min)", numbers), lines[name]
+    assert lines["drift"].partition("stream")[2].split()[:2] == ["60", "63"]
     assert not list(Path().iterdir())

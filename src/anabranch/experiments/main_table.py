@@ -72,6 +72,8 @@ def main_table(
             title = f"{caption}: learning rate {rate:g} for all methods"
             tables.append(performance(f"{name}-rate-{rate:g}", title, common, "method", name))
             pictures.append(method_curves(f"{name}-rate-{rate:g}", title, common))
-        return Presentation(tables, pictures)
+        chosen = ", ".join(f"{threshold:g} for {update}" for update, threshold in thresholds.items()).replace("-", "−")
+        note = f"At the paper's own activation rates Γ is {chosen}; in the other tables it is 0."
+        return Presentation(tables, pictures, [note])
 
     return Experiment(name, paper, caption, runs, present, tunes=[(problem, METHODS)])
