@@ -18,11 +18,10 @@ from anabranch.checks import whole
 from anabranch.compiling import compiled
 from anabranch.compute import State, from_arrays, program, reading, to_arrays
 from anabranch.errors import ConfigError, DataError, Diverged
-from anabranch.gradients import forward
 from anabranch.models import Group, SplitModel, mlp
-from anabranch.party import TROUBLES, Rule, encode
+from anabranch.party import TROUBLES, Rule
 from anabranch.prepared import LearningRate, prepare, trouble_text
-from anabranch.round import Federation, init_federation, join, play_round, split, trained_model
+from anabranch.round import Federation, event_logits, init_federation, play_round, trained_model
 from anabranch.streams.base import Block, Stream
 from anabranch.updates import DLR, Update
 
@@ -202,7 +201,7 @@ class OnlineVFL(_Classifier):
 
     def _logits(self, features: NDArray[Any]) -> NDArray[np.float64]:
         """Those of the known classes, in the order in which they became known."""
-        logits = np.asarray(self._state.read(_predict, (features, np.int32(self.rounds))), np.float64)
+        logits = np.asarray(self._state.read(_predict, (features,)), np.float64)
         return logits[: len(self._slots)]
 
     def _build(self, widths: tuple[int, ...]) -> Any:
@@ -357,15 +356,9 @@ def _learn(
 
 
 @reading
-def _predict(fixed: tuple[tuple[Group, ...], Rule], federation: Federation, x: Array, t: Array) -> Array:
-    """The logits (c,) that `play_round` would predict ``x`` from in round ``t``."""
-    layout, rule = fixed
-    sent = [
-        eqx.filter_vmap(lambda client, x_m: encode(rule, client, x_m, t)[1])(client, x_m)
-        for client, x_m in zip(federation.clients, split(layout, x, "features"), strict=True)
-    ]
-    logits, _ = forward(federation.server.model, join(sent).astype(x.dtype))
-    return rule.update.newest(logits, t)
+def _predict(fixed: tuple[tuple[Group, ...], Rule], federation: Federation, x: Array) -> Array:
+    """The logits (c,) of what would be predicted of ``x``."""
+    return event_logits(*fixed, federation, x)[0]
 
 
 def _read_split(split: Any) -> dict[str, list[Hashable]]:

@@ -148,10 +148,10 @@ def embed(rule: Rule, client: Party, x: Features) -> Embedding:
     return forward(client.model, x)[0].astype(rule.wire)
 
 
-def predicted_class(server: Party, embeddings: Embeddings) -> Prediction:
-    """The class that the server predicts at today's parameters; nothing changes."""
+def predict(server: Party, embeddings: Embeddings) -> Float[Array, " c"]:
+    """The logits of the server's prediction at today's parameters; nothing changes."""
     dtype = jax.tree.leaves(parameters(server.model))[0].dtype
-    return forward(server.model, embeddings.astype(dtype))[0].argmax(-1).astype(jnp.int32)
+    return forward(server.model, embeddings.astype(dtype))[0]
 
 
 def server_step(

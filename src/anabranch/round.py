@@ -25,7 +25,7 @@ from anabranch.party import (
     encode,
     init_client,
     init_server,
-    predicted_class,
+    predict,
     server_step,
 )
 from anabranch.types import Embeddings, Label, Prediction, Round
@@ -102,9 +102,17 @@ def predict_event(
     layout: Sequence[Group], rule: Rule, federation: Federation, x: Float[Array, " d"]
 ) -> tuple[Prediction, Embeddings]:
     """What the server predicts of a sample whose label comes later, and from which embeddings; nothing changes."""
+    logits, embeddings = event_logits(layout, rule, federation, x)
+    return logits.argmax(-1).astype(jnp.int32), embeddings
+
+
+def event_logits(
+    layout: Sequence[Group], rule: Rule, federation: Federation, x: Float[Array, " d"]
+) -> tuple[Float[Array, " c"], Embeddings]:
+    """The logits of that prediction, and the embeddings."""
     parts = zip(federation.clients, split(layout, x, "features"), strict=True)
     embeddings = join([_for_each(lambda client, x_m: embed(rule, client, x_m))(*part) for part in parts])
-    return predicted_class(federation.server, embeddings), embeddings
+    return predict(federation.server, embeddings), embeddings
 
 
 def init_federation(layout: Sequence[Group], rule: Rule, rates: Float[Array, " M+1"], model: SplitModel) -> Federation:
