@@ -91,6 +91,8 @@ def test_the_grid_of_each_experiment(name: str, trials: int) -> None:
     assert len(runs) == trials
     labels = Counter((tuple(run.labels.items()), run.config.seed) for run in runs)
     assert max(labels.values()) == 1, "two trials cannot be told apart"
+    if name in ("susy", "higgs"):
+        assert {(run.config.model.name, run.config.stream.name) for run in runs} == {(name, name)}
 
 
 def test_every_experiment_of_the_paper_is_there() -> None:
@@ -452,8 +454,11 @@ def test_what_is_left_out_of_the_local_regret_is_said() -> None:
     runs = [run for run in local_regret.runs(Study(seeds=1)) if run.labels["T"] in (1000, 3000)]
     diverged = {"factor": 1.0, "T": 3000}
     records = [record(diverged=7 if diverged.items() <= run.labels.items() else None, regret=regret) for run in runs]
-    shown = local_regret.present(Study(seeds=1), rows_of(runs, records, [0.0] * len(runs)), 1.0)
+    shown = local_regret.present(Study(seeds=1), rows_of(runs, records, [0.0] * len(runs)), 2.0)
     assert [row["T"] for row in shown.tables[0].rows] == [1000, 1000, 3000]
+    assert shown.tables[1].rows[0] == {
+        "factor": 1.0, "T": 1000, "loss": 1.0, "smoothness": 2.0, "variance": 1.0, "gradient": 1.0
+    }  # fmt: skip
     assert "c = 1: left out, since a seed's loss diverged: T = 3,000." in shown.notes
 
 

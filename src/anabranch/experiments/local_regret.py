@@ -52,12 +52,14 @@ def runs(study: Study) -> list[Run]:
 def present(study: Study, rows: Sequence[Row], smoothness: float) -> Presentation:
     shown = Presentation()
     lines, curves = [], {}
+    constants: list[dict[str, Value]] = []
     for factor in FACTORS:
         every = select(rows, part="local", factor=factor)
         some = [row for row in every if not _diverged(row)]
         if lost := [f"{row.labels['T']:,}" for row in every if _diverged(row)]:
             shown.notes.append(f"c = {factor:g}: left out, since a seed's loss diverged: T = {', '.join(lost)}.")
         lines += [_line(row, smoothness) for row in some]
+        constants += [{"factor": factor, "T": row.labels["T"], **estimate(row, smoothness)._asdict()} for row in some]
         for kind in ("ideal", "applied"):
             points = [(int(row.labels["T"] or 0), [final(r, kind) for r in row.records]) for row in some]
             name = f"{kind}, η = {'' if factor == 1 else f'{factor:g} '}T^(−1/4)"
@@ -77,6 +79,16 @@ def present(study: Study, rows: Sequence[Row], smoothness: float) -> Presentatio
     ]
     caption = f"Dynamic local regret of DLR-Random, p = {P}, on drifting i-MNIST, mean of the seeds"
     shown.tables.append(Table("local-regret", caption, columns, lines))
+    estimates = [
+        Column("factor", "c", "g"),
+        Column("T", "T", ","),
+        Column("loss", "D, largest loss", ".3g"),
+        Column("smoothness", "L", ".3g"),
+        Column("variance", "σ²", ".3g"),
+        Column("gradient", "G, largest gradient", ".3g"),
+    ]
+    title = f"The constants of Theorem 1 as these runs show them: estimates, which the bounds above take with p = {P}"
+    shown.tables.append(Table("local-constants", title, estimates, constants))
     shown.pictures.append(Picture("local-regret", caption, growth_picture(curves, PROVED, "Σ squared norm")))
     return shown
 
