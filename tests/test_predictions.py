@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
@@ -43,6 +44,7 @@ def run(
     *,
     away: bool = False,
     names: Names | None = None,
+    of_times: bool = False,
 ) -> None:
     """A test that is given the server, the port of its predictions and the broker's URL, once all rounds are played."""
     write_tables(folder)
@@ -52,7 +54,7 @@ def run(
             server = server_of(folder, broker.url)
             clients = [client_of(folder, broker.url, index) for index in (1, 2)]
             running = [asyncio.ensure_future(party.run()) for party in (server, *clients)]
-            async with predicting(server, settings, Metrics(server), names) as port:
+            async with predicting(server, settings, Metrics(server), names, of_times=of_times) as port:
                 await until(lambda: server.conversation.rounds == ROUNDS, "all rounds")
                 if away:
                     clients[0].leave()
@@ -121,6 +123,7 @@ def test_the_numbers_are_those_of_the_models(tmp_path: Path) -> None:
         ("/predict?event=a&entity=b", 400, "it has both"),
         ("/predict?event=%20", 400, "must have 1 to 1,000"),
         ("/predict?entity=7", 400, "this federation has no entity key"),
+        ("/predict?time=now", 400, "this federation has no entity key"),
         ("/predict?event=a&time=2026-01-01T00:00:00Z", 400, "a time goes with an entity"),
         ("/predict?event=%ED%A0%80", 404, "no client has features for this event"),
         ("/predict?event=" + "a" * 1001, 400, "must have 1 to 1,000"),
@@ -255,10 +258,64 @@ def test_by_an_entity_and_over_nats(tmp_path: Path) -> None:
         assert asked == [Names(bytes(32)).of("A-17", 1_000_000)]
         with pytest.raises(AnabranchError, match="with its offset"):
             await ask_nats(asker, {"entity": "A-17", "time": "yesterday"})
+        with pytest.raises(AnabranchError, match="events are of entities here: ask for an entity"):
+            await ask_nats(asker, {"time": "now"})
         with pytest.raises(ConfigError, match="which takes part"):
             await ask_nats(Credentials((url,), "test", "bank", 1), {"event": "a"})
 
     run(tmp_path, main, Predictions(askers=True), names=Names(bytes(32)))
+
+
+def test_by_a_time_alone(tmp_path: Path) -> None:
+    """Over NATS, over HTTP, and on the command line."""
+
+    async def main(server: ServerParty, port: int, url: str) -> None:
+        asker = Credentials((url,), "test", "app", ASKER)
+        asked: list[bytes] = []
+        predict = server.predict
+
+        async def heard(event: bytes):
+            asked.append(event)
+            return await predict(name_on_the_wire)
+
+        name_on_the_wire = f"{EVENT}-3".encode()
+        server.predict = heard  # type: ignore[method-assign]
+        there = f"http://127.0.0.1:{port}"
+        for answer in (
+            await ask_nats(asker, {"time": "1970-01-01T00:00:01Z"}),
+            await asyncio.to_thread(ask_http, there, {"time": "1970-01-01T00:00:01Z"}),
+            (await asyncio.to_thread(get, port, "/predict?time=1970-01-01T01:00:01%2B01:00"))[1],
+        ):
+            assert answer["answered"] == ["bank", "shop"]
+        command = ["predict", there, "--at", "1970-01-01T00:00:01Z"]
+        done = await asyncio.to_thread(CliRunner().invoke, app, command)
+        assert done.exit_code == 0, done.output
+        names = Names(bytes(32))
+        assert asked == [names.of("", 1_000_000)] * 4
+        before = time.time_ns() // 1000
+        await ask_nats(asker, {"time": "now"})
+        assert names.of("", before) <= asked[-1] <= names.of("", time.time_ns() // 1000)
+        with pytest.raises(AnabranchError, match="have no entity: ask for a time"):
+            await ask_nats(asker, {"entity": "A-17"})
+        with pytest.raises(AnabranchError, match="it has neither"):
+            await ask_nats(asker, {})
+
+    run(tmp_path, main, Predictions(port=0, askers=True), names=Names(bytes(32)), of_times=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "one of them"),
+        (["--at", "now", "--entity", "A-17"], "one of them"),
+        (["--event", "a", "--time", "now"], "--time goes with --entity"),
+        (["--at", "now", "--time", "now"], "--time goes with --entity"),
+    ],
+)
+def test_options_that_do_not_go_together(options: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["predict", "http://127.0.0.1:9", *options])
+    assert done.exit_code == 2
+    assert said in done.stderr
 
 
 def test_nobody_answers(tmp_path: Path) -> None:

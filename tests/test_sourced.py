@@ -20,12 +20,17 @@ import numpy as np
 import pytest
 import tomli_w
 
-from anabranch.errors import CheckpointError, ConfigError
+from anabranch.errors import AnabranchError, CheckpointError, ConfigError
 from anabranch.net import own, partyfile
+from anabranch.net.asking import ask_http
 from anabranch.net.broker import LocalBroker
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
+from anabranch.net.metrics import Metrics
+from anabranch.net.partyfile import Predictions
+from anabranch.net.predicting import predicting
 from anabranch.net.server import ServerParty
+from anabranch.sources.files import FileSource
 from anabranch.sources.names import Names, read_key, write_key
 from anabranch.sources.sql import SqlSource
 from message_brokers import message_broker
@@ -110,6 +115,11 @@ def missed(server: ServerParty) -> list[int]:
 def lights(folder: Path) -> list[float]:
     with (folder / "room1.csv").open() as file:
         return [float(row["light"]) for row in csv.DictReader(file)]
+
+
+def sounds(folder: Path) -> list[float]:
+    with (folder / "room2.csv").open() as file:
+        return [float(row["sound"]) for row in csv.DictReader(file)]
 
 
 def companies(folder: Path, n: int = 150, **labels: Any) -> World:
@@ -275,6 +285,39 @@ def test_sensors_sample_their_latest_reading_when_any_of_them_is_touched(tmp_pat
     assert [client.conversation.activations for client in clients] == [len(moved), 12]
     assert server.late is not None
     assert server.late.waiting.counts["unknown"] == 120 - len(touched)  # labels of times at which nothing happened
+
+
+def test_sensors_are_asked_for_what_they_showed_at_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = sensors(tmp_path)
+    looked: list[Mapping[str, Any] | None] = []
+    look = FileSource.look
+
+    def recorded(self: FileSource, name: bytes) -> Mapping[str, Any] | None:
+        looked.append(look(self, name))
+        return looked[-1]
+
+    monkeypatch.setattr(FileSource, "look", recorded)
+
+    async def main() -> None:
+        async with LocalBroker(world.folder / "broker") as broker:
+            server, *_ = parties = [world.party(name, broker.url) for name in ("server", *world.clients)]
+            async with predicting(server, Predictions(port=0), Metrics(server), world.names, of_times=True) as port:
+                running = [asyncio.ensure_future(party.run()) for party in parties]
+                while server.conversation.rounds < 10:
+                    await asyncio.sleep(0.01)
+                for at, light, sound in (("00:00:13.5Z", 13, 1), ("01:00:27.5+01:00", 27, 2)):
+                    looked.clear()
+                    answer = await asyncio.to_thread(ask_http, f"http://127.0.0.1:{port}", {"time": f"2026-01-01T{at}"})
+                    assert answer["answered"] == ["room1", "room2"]
+                    assert {"light": str(lights(tmp_path)[light])} in looked
+                    assert {"sound": str(sounds(tmp_path)[sound])} in looked
+                with pytest.raises(AnabranchError, match="no client has features"):
+                    await asyncio.to_thread(ask_http, f"http://127.0.0.1:{port}", {"time": "1999-01-01T00:00:00Z"})
+                for party in parties:
+                    party.leave()
+                await asyncio.gather(*running)
+
+    run(main(), 300.0)
 
 
 def test_a_round_may_begin_with_each_label(tmp_path: Path) -> None:

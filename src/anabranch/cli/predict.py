@@ -17,7 +17,8 @@ EXAMPLES = (
     "Examples:\n\n"
     "anabranch predict http://127.0.0.1:8080 --event 'order 17'\n\n"
     "anabranch predict https://model.example.org --entity A-17 --token token.txt\n\n"
-    "anabranch predict app/connection.toml --entity A-17 --time 2026-11-28T12:00:00Z"
+    "anabranch predict app/connection.toml --entity A-17 --time 2026-11-28T12:00:00Z\n\n"
+    "anabranch predict http://127.0.0.1:8080 --at now"
 )
 
 
@@ -34,6 +35,14 @@ def predict(
     entity: Annotated[str | None, typer.Option(help="The entity's id.", show_default=False)] = None,
     time: Annotated[
         str | None, typer.Option(help="Of the entity's event, such as 2026-11-28T12:00:00Z.", show_default="now")
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Where events are of times alone: now, or such as 2026-11-28T12:00:00Z.",
+            show_default=False,
+        ),
     ] = None,
     token: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With the token of HTTP.", show_default=False)
@@ -56,9 +65,13 @@ def predict(
         from anabranch.net import asking
         from anabranch.net.credentials import Credentials
 
-        if (event is None) == (entity is None):
-            raise ConfigError("name an event (--event NAME) or an entity (--entity ID), one of them")
-        given = {"event": event, "entity": entity, "time": time}
+        if sum(each is not None for each in (event, entity, at)) != 1:
+            raise ConfigError(
+                "name an event (--event NAME), an entity (--entity ID) or a time (--at TIME), one of them"
+            )
+        if time is not None and entity is None:
+            raise ConfigError("--time goes with --entity; for a time alone there is --at TIME")
+        given = {"event": event, "entity": entity, "time": at if time is None else time}
         question = {key: value for key, value in given.items() if value is not None}
         if where.startswith(("http://", "https://")):
             answer = asking.ask_http(where, question, token=token, ca=ca, certificate=certificate, key=key)

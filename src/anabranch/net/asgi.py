@@ -25,11 +25,15 @@ SECONDS = 10.0
 
 
 class Question(BaseModel):
-    """What is to be predicted: for an event, or for an entity at a time."""
+    """What is to be predicted: for an event, for an entity at a time, or for a time."""
 
     event: str | None = Field(None, description="The event's name.")
     entity: str | None = Field(None, description="The entity's id, where events are of entities.")
-    time: str | None = Field(None, description="Of the entity's event, ISO 8601 with its offset; left out, now.")
+    time: str | None = Field(
+        None,
+        description="Of the entity's event: now, or ISO 8601 with its offset; left out, now. Where events are of times "
+        "alone, it is all that is asked for.",
+    )
 
 
 class Answer(BaseModel):
@@ -155,7 +159,7 @@ def openapi() -> dict[str, Any]:
         "paths": {
             "/predict": {
                 "get": {
-                    "summary": "Predicts for an event, or for an entity at a time.",
+                    "summary": "Predicts for an event, for an entity at a time, or for a time.",
                     "parameters": parameters,
                     "responses": answers,
                     "security": security,

@@ -17,7 +17,12 @@ from anabranch.sources.names import Names
 
 @asynccontextmanager
 async def predicting(
-    party: ServerParty, settings: Predictions, metrics: Metrics, names: Names | None = None
+    party: ServerParty,
+    settings: Predictions,
+    metrics: Metrics,
+    names: Names | None = None,
+    *,
+    of_times: bool = False,
 ) -> AsyncIterator[int | None]:
     """While it is entered, a server that is not running yet answers questions once it runs.
 
@@ -25,7 +30,8 @@ async def predicting(
         party: the server.
         settings: of its file.
         metrics: of the server.
-        names: makes an event's name of an entity and a time, where events are of entities.
+        names: makes an event's name of an entity and a time; None where events have names of their own only.
+        of_times: whether events are of times alone.
 
     Returns:
         The port; None where HTTP is not wanted.
@@ -35,7 +41,7 @@ async def predicting(
     """
     if settings.port is None and not settings.askers:
         raise ConfigError("predictions: nobody can ask: give a port, or askers = true")
-    predictor = Predictor(party, names)
+    predictor = Predictor(party, names, of_times=of_times)
     metrics.watch(predictor)
     if settings.askers:
         party.link.answer = predictor.answer_json

@@ -44,10 +44,11 @@ class Predictor:
     Args:
         party: the server, which must be running.
         names: makes an event's name of an entity and a time; None where events have names of their own only.
+        of_times: whether events are of times alone, as with sensors.
     """
 
-    def __init__(self, party: ServerParty, names: Names | None = None) -> None:
-        self.party, self._names = party, names
+    def __init__(self, party: ServerParty, names: Names | None = None, *, of_times: bool = False) -> None:
+        self.party, self._names, self._of_times = party, names, of_times
         self._under_way = 0
         self.answered = self.refused = 0
         """How many questions got a prediction, and how many did not."""
@@ -59,7 +60,8 @@ class Predictor:
 
         Args:
             question: ``{"event": NAME}``, a text (or the ``bytes`` of a name on the wire), or ``{"entity": ID}``,
-                which may have a ``"time"`` (ISO 8601, with its offset from UTC); without one it is now.
+                which may have a ``"time"`` (``"now"``, or ISO 8601 with its offset from UTC); without one it is now.
+                Where events are of times alone, ``{"time": TIME}``.
 
         Returns:
             ``prediction`` (the class), ``probabilities`` (of each class), ``round`` (how many are in the model),
@@ -122,21 +124,30 @@ class Predictor:
     def _event(self, question: Mapping[str, Any]) -> bytes:
         wrong = [f"{key:.60}" for key in question if key not in ("event", "entity", "time")]
         given = [key for key in ("event", "entity") if question.get(key) is not None]
-        if wrong or len(given) != 1:
+        time = question.get("time")
+        if wrong or len(given) > 1 or (not given and time is None):
             there = f"there is no '{wrong[0]}'" if wrong else "it has both" if given else "it has neither"
-            raise NoPredictionError(f"a question has an event or an entity, which may have a time: {there}", WRONG)
+            raise NoPredictionError(
+                "a question has an event or an entity, which may have a time; where events are of times alone, it has "
+                f"a time: {there}",
+                WRONG,
+            )
         if given == ["event"]:
-            if question.get("time") is not None:
+            if time is not None:
                 raise NoPredictionError("a time goes with an entity, and this question has an event", WRONG)
             event = question["event"]
             return event if isinstance(event, bytes) else event_name(_text(question, "event"))
         if self._names is None:
             raise NoPredictionError("this federation has no entity key: ask by an event's name", WRONG)
-        entity = _text(question, "entity")
+        if self._of_times and given:
+            raise NoPredictionError("events are of times alone here, and have no entity: ask for a time", WRONG)
+        if not self._of_times and not given:
+            raise NoPredictionError("events are of entities here: ask for an entity, at that time", WRONG)
         try:
-            return self._names.of(entity_text(entity), _microseconds(question.get("time")))
+            entity = entity_text(_text(question, "entity")) if given else ""
         except DataError as error:
             raise NoPredictionError(str(error), WRONG) from None
+        return self._names.of(entity, _microseconds(time))
 
     async def answer_json(self, raw: bytes) -> bytes:
         """The answer to a question as JSON, or ``{"error": .., "status": ..}``; whoever calls it bounds how many."""
@@ -177,7 +188,7 @@ def _text(question: Mapping[str, Any], key: str) -> str:
 
 def _microseconds(given: Any) -> int:
     """Since 1970."""
-    if given is None:
+    if given in (None, "now"):
         return time.time_ns() // 1000
     try:
         moment = datetime.fromisoformat(given)
@@ -185,7 +196,8 @@ def _microseconds(given: Any) -> int:
         moment = None
     if moment is None or moment.tzinfo is None:
         raise NoPredictionError(
-            f"time is {given!r:.60}, but it must be a date and a time with its offset, such as 2026-11-28T12:00:00Z",
+            f"time is {given!r:.60}, but it must be now, or a date and a time with its offset, such as "
+            "2026-11-28T12:00:00Z",
             WRONG,
         )
     return round(moment.timestamp() * 1_000_000)

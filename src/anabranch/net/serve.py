@@ -127,8 +127,11 @@ async def _run(
                 assert isinstance(party, ServerParty)
                 of = Metrics(party)
                 labels = settings.labels
-                names = None if isinstance(labels, partyfile.Labels) else labels.names_of_events()
-                await beside.enter_async_context(predicting(party, settings.predictions, of, names))
+                names, of_times = None, False
+                if not isinstance(labels, partyfile.Labels):
+                    names, of_times = labels.names_of_events(), labels.entity is None
+                asked = predicting(party, settings.predictions, of, names, of_times=of_times)
+                await beside.enter_async_context(asked)
             await beside.enter_async_context(serving(of, settings.metrics, settings.metrics_host))
             stop = await party.run()
         if not isinstance(settings, partyfile.PartyFile):  # the model of a run is made of all its parties' later
