@@ -16,7 +16,7 @@ from anabranch.experiments.registry import EXPERIMENTS
 from anabranch.experiments.study import Study
 from anabranch.experiments.tuning import choose, present_tuning, tuned_pairs, tuning_runs
 from anabranch.sweep.folder import TrialFolder
-from anabranch.sweep.trial import Record, Trial
+from anabranch.sweep.trial import Record, Trial, portable
 
 FILES = {"susy": Path("SUSY.csv"), "higgs": Path("HIGGS.csv")}
 VERSIONS = {"anabranch": "0.2.0", "jax": "0.10.2", "machine": "Linux x86_64"}
@@ -31,7 +31,7 @@ def record(config: Config, diverged: int | None = None) -> Record:
     clients = getattr(config.model, "clients", None) or 4
     return {
         "key": key,
-        "config": config.to_dict(),
+        "config": portable(config),
         "data": {},
         "diverged": diverged,
         "rounds": int(rounds[-1]),
@@ -58,7 +58,7 @@ def write_experiments(folder: Path, names: Sequence[str], rounds: int = 20_000) 
     tuning = tuning_runs(study, pairs)
     records = _records(tuning)
     study = Study(**{**vars(study), "rates": choose(pairs, tuning, records)})
-    shown = present_tuning(study, rows_of(tuning, records, [0.0] * len(tuning)), study.rates)
+    shown = present_tuning(rows_of(tuning, records, [0.0] * len(tuning)), study.rates)
     summary.write(folder, "tuning", "not in the paper", study, shown, tuning, records)
     for experiment in experiments:
         runs = experiment.runs(study)

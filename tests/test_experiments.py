@@ -53,7 +53,7 @@ def record(error: float = 0.1, diverged: int | None = None, **more: Any) -> dict
     """What a trial of four clients and 1,000 rounds might have come to."""
     return {
         "key": "0" * 16,
-        "config": {"learning_rate": 0.01},
+        "config": {"learning_rate": 0.01, "rounds": 1000},
         "rounds": 1000,
         "diverged": diverged,
         "accumulated_error": error,
@@ -190,10 +190,10 @@ def test_where_all_diverged_the_smallest_learning_rate_is_taken_and_the_table_sa
     assert chosen[pairs[0]] == 0.0003
     said = "while tuning, the loss diverged at every learning rate, and the smallest was taken"
     assert tuning.untuned(pairs, runs, records) == {pairs[0]: f"OGD-Full on imnist, stationary: {said}, 0.0003."}
-    (table,) = tuning.present_tuning(DRY, rows_of(runs, records, [0.0] * len(runs)), chosen).tables
+    (table,) = tuning.present_tuning(rows_of(runs, records, [0.0] * len(runs)), chosen).tables
     assert [line["remark"] for line in table.rows] == [said, None]
     assert table.columns[-1].key == "remark"
-    (table,) = tuning.present_tuning(DRY, rows_of(runs, [record()] * len(runs), [0.0] * len(runs)), chosen).tables
+    (table,) = tuning.present_tuning(rows_of(runs, [record()] * len(runs), [0.0] * len(runs)), chosen).tables
     assert "remark" not in [column.key for column in table.columns]
 
 

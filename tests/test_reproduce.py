@@ -120,11 +120,13 @@ def test_the_same_trial_in_two_experiments_has_the_same_numbers(quick: tuple[Pat
 def test_the_same_command_again_runs_no_trial_and_says_the_same(quick: tuple[Path, list[str]]) -> None:
     results, words = quick
     before = {file: file.stat().st_mtime_ns for file in (results / "trials").iterdir()}
-    first = summary(results, "activated")
+    first, tuned = summary(results, "activated"), summary(results, "tuning")
     done = command(results.parent, "activated", *words[1:])
     assert done.returncode == 0, done.stderr
     assert {file: file.stat().st_mtime_ns for file in (results / "trials").iterdir()} == before
     assert summary(results, "activated") == first
+    assert summary(results, "tuning")["tables"] == tuned["tables"]  # what others were tuned with stays there
+    assert tuned["command"] == "anabranch reproduce stationary drift susy higgs --rounds 20000 --seeds 1"
 
 
 def test_another_number_of_rounds_is_refused_there(quick: tuple[Path, list[str]]) -> None:

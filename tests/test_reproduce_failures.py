@@ -36,7 +36,10 @@ def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Fails]
         def run_trials(trials: Sequence[Trial], folder: Any, backend: Any, progress: Any) -> Sweep:
             failed = {trial.key: "MemoryError: no room." for trial in trials if fails(trial)}
             progress(SweepProgress(len(trials) - len(failed), 0, len(failed), len(trials), 0.0))
-            return Sweep({each.key: record(each.config) for each in trials if each.key not in failed}, failed)
+            records = {each.key: record(each.config) for each in trials if each.key not in failed}
+            for each in records.values():
+                folder.put(each)
+            return Sweep(records, failed)
 
         monkeypatch.setattr(reproduce, "run_trials", run_trials)
 
@@ -94,6 +97,26 @@ def test_what_stops_it_after_its_trials_says_that_they_are_kept(
     monkeypatch.setattr(ClientCosts, "measure", ctrl_c)
     done = reproduce_("activated")
     assert (done.exit_code, done.stderr.endswith(kept)) == (130, True)
+
+
+def test_tuning_for_other_experiments_stays_in_its_tables(made_up: Callable[[Fails], None]) -> None:
+    def summary() -> dict[str, Any]:
+        return json.loads(Path("out/tuning/summary.json").read_text())
+
+    made_up(lambda trial: False)
+    assert reproduce_("window", "threshold", "--quiet").exit_code == 0
+    first = summary()
+    assert [row["row"] for row in first["tables"][0]["rows"]] == ["DLR-Full", "DLR-Event"]
+    assert first["command"] == "anabranch reproduce threshold window --rounds 2000"
+    assert reproduce_("activated", "threshold", "--quiet").exit_code == 0
+    both = summary()
+    assert [table["name"] for table in both["tables"]] == ["tuning-imnist-stationary", "tuning-imnist-drifting"]
+    assert both["tables"][1] == first["tables"][0]
+    assert len(both["runs"]) == 3 * 7
+    assert both["command"] == "anabranch reproduce threshold window activated --rounds 2000"
+    Path("out/tuning/summary.json").write_text("[]")
+    assert reproduce_("activated", "--quiet").exit_code == 0
+    assert len(summary()["runs"]) == 7
 
 
 def test_two_do_not_share_a_folder(made_up: Callable[[Fails], None]) -> None:

@@ -12,8 +12,18 @@ from anabranch.errors import ConfigError
 from anabranch.experiments import summary
 from anabranch.experiments.costs import ClientCosts
 from anabranch.experiments.experiment import Experiment, Run, rows_of
+from anabranch.experiments.registry import EXPERIMENTS
 from anabranch.experiments.study import Method, Problem, Study
-from anabranch.experiments.tuning import choose, present_tuning, tuned_pairs, tuning_runs, untuned
+from anabranch.experiments.tuning import NAME as TUNING
+from anabranch.experiments.tuning import (
+    Tuned,
+    choose,
+    present_tuning,
+    tuned_before,
+    tuned_pairs,
+    tuning_runs,
+    untuned,
+)
 from anabranch.result import versions
 from anabranch.sweep.backend import Backend
 from anabranch.sweep.data import with_data
@@ -83,10 +93,7 @@ def _reproduce(experiments: Sequence[Experiment], study: Study, work: _Work) -> 
     costs.measure([run.config for name in timed for run in grids[name]])
 
     work.begin("writing")
-    rows = rows_of(tuning, tuned, [0.0] * len(tuned))
-    shown = present_tuning(study, rows, chosen)
-    tuning_summary = ("tuning", "not in the paper", study, shown, tuning, tuned)
-    summaries = [summary.write(work.folder, *tuning_summary)] if pairs else []
+    summaries = [_write_tuning(work, study, Tuned(pairs, tuning, tuned))] if pairs else []
     for experiment in experiments:
         runs, records = grids[experiment.name], found[experiment.name]
         if records is not None:
@@ -97,11 +104,29 @@ def _reproduce(experiments: Sequence[Experiment], study: Study, work: _Work) -> 
     return Reproduced(summaries, work.failed)
 
 
+def _write_tuning(work: _Work, study: Study, now: Tuned) -> dict[str, Any]:
+    """The tables of what is tuned in the folder: now, and by earlier commands for other experiments."""
+    known = tuned_pairs(list(EXPERIMENTS.values()))
+    before = tuned_before(work.kept, study, [pair for pair in known if pair not in now.pairs])
+    runs, records = [*now.runs, *before.runs], [*now.records, *before.records]
+    chosen = choose([pair for pair in known if pair in {*now.pairs, *before.pairs}], runs, records)
+    shown = present_tuning(rows_of(runs, records, [0.0] * len(runs)), chosen)
+    # As few experiments as have tuned it all.
+    names, left = [], set(chosen)
+    for name, experiment in EXPERIMENTS.items():
+        own = set(tuned_pairs([experiment]))
+        if own & left and own <= set(chosen):
+            names.append(name)
+            left -= own
+    place = (work.folder, TUNING, "not in the paper")
+    return summary.write(*place, study, shown, runs, records, " ".join(names))
+
+
 class _Work:
     """Runs trials, and finds their records again."""
 
     def __init__(self, folder: TrialFolder, backend: Backend, progress: Callable[[Stage], None]) -> None:
-        self._kept, self._backend, self._progress = folder, backend, progress
+        self.kept, self._backend, self._progress = folder, backend, progress
         self._keys: dict[Config, str] = {}
         self._records: dict[str, Record] = {}
         self.failed: dict[str, str] = {}
@@ -109,7 +134,7 @@ class _Work:
     @property
     def folder(self) -> Path:
         """Where everything is kept."""
-        return self._kept.path
+        return self.kept.path
 
     def begin(self, stage: str) -> None:
         """What is done now, which has no trials."""
@@ -119,7 +144,7 @@ class _Work:
         """Runs those that were not run before."""
         trials = with_data([run.config for run in runs])
         self._keys |= {trial.config: trial.key for trial in trials}
-        sweep = run_trials(trials, self._kept, self._backend, lambda progress: self._progress(Stage(stage, progress)))
+        sweep = run_trials(trials, self.kept, self._backend, lambda progress: self._progress(Stage(stage, progress)))
         self._records |= sweep.records
         titles = {trial.key: trial.config.title() for trial in trials}
         self.failed |= {f"{titles[key]}, trial {key}": error for key, error in sweep.failed.items()}

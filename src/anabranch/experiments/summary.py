@@ -42,8 +42,12 @@ def write(
     shown: Presentation,
     runs: Sequence[Run],
     records: Sequence[Record],
+    made_by: str | None = None,
 ) -> dict[str, Any]:
     """Writes the files of an experiment into ``folder / name``, and returns the summary.
+
+    Args:
+        made_by: the experiments to name for making it again, where that is not its own name.
 
     Raises:
         OutputError: where a file cannot be written.
@@ -54,7 +58,7 @@ def write(
         {
             "name": name,
             "paper": paper,
-            "command": command(name, study),
+            "command": command(made_by or name, study),
             "scale": {"rounds": study.rounds, "seeds": study.seeds, "text": scale},
             "tables": [_table(table, study) for table in shown.tables],
             "pictures": [{"file": f"{each.name}.png", "caption": each.caption + scale} for each in shown.pictures],

@@ -5,13 +5,19 @@ The paper says which values it tried and not which it took. What is chosen has t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from anabranch.experiments.experiment import Column, Experiment, Presentation, Row, Run, Table, Value
 from anabranch.experiments.study import TUNING_SEED, Method, Problem, Study
+from anabranch.experiments.summary import SUMMARY
 from anabranch.experiments.tables import error_of
+from anabranch.sweep.folder import TrialFolder
 from anabranch.sweep.trial import Record
 
+NAME = "tuning"
+"""Of the folder of its tables."""
 Pair = tuple[Problem, Method]
 ALL_DIVERGED = "while tuning, the loss diverged at every learning rate, and the smallest was taken"
 
@@ -34,6 +40,33 @@ def tuning_runs(study: Study, pairs: Sequence[Pair]) -> list[Run]:
         for problem, method in pairs
         for rate in problem.learning_rates
     ]
+
+
+class Tuned(NamedTuple):
+    """The trials of some pairs, with what came of each."""
+
+    pairs: list[Pair]
+    runs: list[Run]
+    records: list[Record]
+
+
+def tuned_before(kept: TrialFolder, study: Study, pairs: Sequence[Pair]) -> Tuned:
+    """Those of the pairs that an earlier command tuned in this folder, which had the same rounds and versions."""
+    found = Tuned([], [], [])
+    try:
+        summary = json.loads((kept.path / NAME / SUMMARY).read_text(encoding="utf-8"))
+        keys = {tuple(run["labels"].values()): run["key"] for run in summary["runs"]}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # there is none, or it is no summary
+        return found
+    for pair in pairs:
+        runs = tuning_runs(study, [pair])
+        records = [kept.get(keys.get(tuple(run.labels.values()), "")) for run in runs]
+        complete = [record for record in records if record is not None]
+        if len(complete) == len(runs):
+            found.pairs.append(pair)
+            found.runs.extend(runs)
+            found.records.extend(complete)
+    return found
 
 
 def choose(pairs: Sequence[Pair], runs: Sequence[Run], records: Sequence[Record]) -> dict[Pair, float]:
@@ -60,7 +93,7 @@ def untuned(pairs: Sequence[Pair], runs: Sequence[Run], records: Sequence[Record
     }
 
 
-def present_tuning(study: Study, rows: Sequence[Row], chosen: Mapping[Pair, float]) -> Presentation:
+def present_tuning(rows: Sequence[Row], chosen: Mapping[Pair, float]) -> Presentation:
     """The whole grid: a table for each problem, with a row for each method."""
     tables = []
     for problem in dict.fromkeys(problem for problem, _ in chosen):
@@ -68,9 +101,9 @@ def present_tuning(study: Study, rows: Sequence[Row], chosen: Mapping[Pair, floa
         columns += [Column(f"{rate:g}", f"η = {rate:g}", ".4f") for rate in problem.learning_rates]
         columns.append(Column("chosen", "chosen", "g"))
         lines: list[dict[str, Value]] = []
+        some = [row for row in rows if row.labels["problem"] == str(problem)]
         for (of, method), rate in chosen.items():
             if of == problem:
-                some = [row for row in rows if row.labels["problem"] == str(problem)]
                 errors: dict[str, Value] = {
                     f"{row.labels['learning rate']:g}": error_of(row)
                     for row in some
@@ -81,7 +114,7 @@ def present_tuning(study: Study, rows: Sequence[Row], chosen: Mapping[Pair, floa
         if any(line["remark"] for line in lines):
             columns.append(Column("remark", "remark"))
         name = f"tuning-{problem.name}-{'drifting' if problem.drifting else 'stationary'}"
-        rounds = study.tuning_rounds_of(problem)
+        rounds = max(record["config"]["rounds"] for row in some for record in row.records)
         caption = f"Accumulated error after {rounds:,} rounds of tuning, {problem}; none where the loss diverged"
         tables.append(Table(name, caption, columns, lines, one_seed=True))
     return Presentation(tables)

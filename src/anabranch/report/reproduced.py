@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from anabranch.display import duration
 from anabranch.experiments.registry import EXPERIMENTS
 from anabranch.experiments.summary import SUMMARY
+from anabranch.experiments.tuning import NAME as TUNING
 from anabranch.report.formats import is_number, joined, machine_text, machines_text, text
 from anabranch.report.page import Fact, Fold, Heading, Part, Picture, Row, Section, Table
 from anabranch.report.places import relative
@@ -18,7 +19,6 @@ from anabranch.report.reading import damaged, read_json, read_picture
 from anabranch.sweep.record import Value
 
 WRITER = "anabranch reproduce"
-TUNING = "tuning"
 LEGEND = "Columns in italics are the paper's own numbers. A difference with a sign is ours less the paper's."
 
 
