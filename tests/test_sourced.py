@@ -30,6 +30,7 @@ from anabranch.net.metrics import Metrics
 from anabranch.net.partyfile import Predictions
 from anabranch.net.predicting import predicting
 from anabranch.net.server import ServerParty
+from anabranch.net.status import server_status
 from anabranch.sources.files import FileSource
 from anabranch.sources.names import Names, read_key, write_key
 from anabranch.sources.sql import SqlSource
@@ -285,6 +286,20 @@ def test_sensors_sample_their_latest_reading_when_any_of_them_is_touched(tmp_pat
     assert [client.conversation.activations for client in clients] == [len(moved), 12]
     assert server.late is not None
     assert server.late.waiting.counts["unknown"] == 120 - len(touched)  # labels of times at which nothing happened
+
+
+def test_labels_of_moments_at_which_nothing_happened_are_told_apart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = sensors(tmp_path)
+    server, _, _ = world.play(lambda server: server.late.waiting.counts["happened"] and server.late.without_event > 50)
+    assert server.late is not None
+    waiting = server.late.waiting
+    # Of each second there is a label, and the last event is that of second 110 or later.
+    assert 50 < server.late.without_event <= 120 - waiting.counts["happened"]
+    assert server_status(server, 0.0)["labels"]["without event"] == server.late.without_event
+    assert waiting.counts["unknown"] == 0
+    assert "are of moments without an event so far" in caplog.text
 
 
 def test_sensors_are_asked_for_what_they_showed_at_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,6 +153,8 @@ class Metrics(Collector):
         if party.late is not None:
             waiting = party.late.waiting
             yield _gauge("waiting_events", "Events that were predicted and wait for their labels.", len(waiting))
+            name, text = "labels_without_event", "Labels that wait for an event, though later events have happened."
+            yield _gauge(name, text, party.late.without_event)
             counts = {(what.replace(" ", "_"),): float(n) for what, n in waiting.counts.items()}
             yield _counter("late_labels", "What became of events and of labels that come after them.", counts, "what")
         if self._predictor is not None:

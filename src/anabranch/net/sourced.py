@@ -282,14 +282,22 @@ class SourcedServer(_Sourced, ServerParty):
     def feed(self, source: Source, labels: SourceSamples | SourceHappenings) -> None:
         """Where the labels come from, and what takes them from there."""
         self._take_from(source, labels.taken)
+        self._say_without = 1
         if isinstance(labels, SourceSamples):
             labels.played = lambda event: self.conversation.training.round_of(event) is not None
         elif self.late is not None:
-            self.late.kept = labels.is_safe
+            self.late.kept, self.late.of_times = labels.is_safe, True
 
     async def _turn(self) -> None:
         await super()._turn()
         self._show()
+        if self.late is not None and self.late.without_event >= self._say_without:
+            self._say_without = 10 * self.late.without_event
+            self.say(
+                f"{self.late.without_event:,} labels are of moments without an event so far, though clients have told "
+                "of later ones: they wait until they expire. Is a clock, a time zone or a grain wrong?",
+                logging.WARNING,
+            )
 
     async def _played(self, played: Played) -> None:
         await super()._played(played)

@@ -43,7 +43,9 @@ def server_status(party: ServerParty, started: float) -> dict[str, Any]:
         "waiting_for": party.waiting_for,
         "drifts": None if party.watch is None else len(party.watch.detections),
         "clients": clients,
-        "labels": None if party.late is None else {"waiting": len(party.late.waiting), **party.late.waiting.counts},
+        "labels": None
+        if (late := party.late) is None
+        else {"waiting": len(late.waiting), "without event": late.without_event, **late.waiting.counts},
         **_common(party),
     }
 

@@ -67,6 +67,10 @@ class WaitingRoom:
         """Labels whose events are being predicted."""
         self._here: deque[Happening] = deque()
         self._look_again = 0.0
+        self.of_times = False
+        """Whether the names of all events bear their times."""
+        self.without_event = 0
+        """Labels of moments without an event, as it seems: they wait for theirs, and later events have happened."""
         self.kept: Callable[[Happening], None] = lambda label: None
         """Called with each label that no death of the process loses any more."""
 
@@ -208,4 +212,6 @@ class WaitingRoom:
         if now < self._look_again:
             return []
         self._look_again = now + LOOK_AGAIN
-        return self.waiting.expire(time.time())
+        gone = self.waiting.expire(time.time())
+        self.without_event = self.waiting.passed() if self.of_times else 0
+        return gone

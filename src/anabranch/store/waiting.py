@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from anabranch.sources.names import HASH_BYTES, NAME_BYTES
 from anabranch.sources.sqlite import naming, open_sqlite
 
 _KIND = 0x616E7731  # "anw1"
@@ -30,6 +31,9 @@ CREATE TABLE counts (what TEXT PRIMARY KEY, n INTEGER NOT NULL) WITHOUT ROWID
 COUNTED = ("happened", "labelled", "learnt", "early", "duplicate", "unknown", "expired", "expired label", "crowded out")
 """What is counted: events, labels that found theirs, rounds; labels that came before their event, twice, and of no
 event at all; events without a label in time, labels of those, and events that had to go since too many waited."""
+_TIME = f"substr(event, {HASH_BYTES + 1})"
+"""Of a name of a source's events; as bytes they are in the order of the times from 1970 on."""
+_NEWEST = "SELECT event FROM {} WHERE " + f"length(event) = {NAME_BYTES} ORDER BY {_TIME} DESC LIMIT 1"
 REMEMBERED = 100_000
 """So many events that are over are remembered, to tell a second label from one of no event."""
 
@@ -77,6 +81,9 @@ class Waiting:
             (self._length,) = self._database.execute("SELECT count(*) FROM waiting").fetchone()
             (self._labelled,) = self._database.execute("SELECT count(place) FROM waiting").fetchone()
             (self._early,) = self._database.execute("SELECT count(*) FROM early").fetchone()
+            newest = [self._one(_NEWEST.format(table)) for table in ("waiting", "past")]
+        self._newest = max((found[0][HASH_BYTES:] for found in newest if found is not None), default=b"")
+        """The time of the latest event that has happened, where names bear times."""
         self.counts: dict[str, int] = {what: held.get(what, 0) for what in COUNTED}
         """How often each of `COUNTED` has occurred, since the file was made."""
         self._taken: set[bytes] = set()
@@ -90,6 +97,13 @@ class Waiting:
     def early(self) -> int:
         """How many labels wait for their events to happen."""
         return self._early
+
+    def passed(self) -> int:
+        """How many labels wait for events of times before that of the latest event, where all names bear times."""
+        if not self._early:
+            return 0
+        with naming(self._path):
+            return int(self._one(f"SELECT count(*) FROM early WHERE {_TIME} < ?", self._newest)[0])
 
     def add(self, event: bytes, number: int, record: bytes, now: float) -> list[bytes]:
         """An event was predicted, and waits; one that waits already stays as it was.
@@ -109,6 +123,8 @@ class Waiting:
             new = self._run("INSERT OR IGNORE INTO waiting VALUES (?, ?, ?, ?, ?, NULL)", *row)
             self._length += new
             self._count("happened", new)
+            if len(event) == NAME_BYTES:
+                self._newest = max(self._newest, event[HASH_BYTES:])
             if early is not None:
                 self._run("DELETE FROM early WHERE event = ?", event)
                 self._early -= 1
