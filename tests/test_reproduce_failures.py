@@ -36,9 +36,11 @@ def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Fails]
         def run_trials(trials: Sequence[Trial], folder: Any, backend: Any, progress: Any) -> Sweep:
             failed = {trial.key: "MemoryError: no room." for trial in trials if fails(trial)}
             progress(SweepProgress(len(trials) - len(failed), 0, len(failed), len(trials), 0.0))
-            records = {each.key: record(each.config) for each in trials if each.key not in failed}
-            for each in records.values():
-                folder.put(each)
+            records = {}
+            for each in trials:
+                if each.key not in failed:
+                    records[each.key] = record(each.config) | {"key": each.key, "data": dict(each.data)}
+                    folder.put(records[each.key])
             return Sweep(records, failed)
 
         monkeypatch.setattr(reproduce, "run_trials", run_trials)
@@ -117,6 +119,27 @@ def test_tuning_for_other_experiments_stays_in_its_tables(made_up: Callable[[Fai
     Path("out/tuning/summary.json").write_text("[]")
     assert reproduce_("activated", "--quiet").exit_code == 0
     assert len(summary()["runs"]) == 7
+
+
+def test_other_data_is_refused_and_both_are_named(
+    made_up: Callable[[Fails], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(name: str, digest: str) -> None:
+        data = {"stream": {"name": name, "sha256": digest * 64}}
+        monkeypatch.setattr(reproduce, "with_data", lambda configs: [Trial(config, data) for config in configs])
+
+    made_up(lambda trial: False)
+    read("MNIST train", "a")
+    assert reproduce_("window", "--quiet").exit_code == 0
+    before = sorted(Path("out/trials").iterdir())
+    read("5,000 digits", "b")
+    done = reproduce_("activated")
+    assert done.exit_code == 2
+    there, now = f"MNIST train (SHA-256 {'a' * 12}…) there", f"5,000 digits (SHA-256 {'b' * 12}…) now"
+    assert f"Error: out holds trials of other data: imnist is {there}, {now}. Name another folder" in done.stderr
+    assert sorted(Path("out/trials").iterdir()) == before
+    read("MNIST train", "a")
+    assert reproduce_("activated", "--quiet").exit_code == 0
 
 
 def test_two_do_not_share_a_folder(made_up: Callable[[Fails], None]) -> None:

@@ -30,7 +30,7 @@ from anabranch.sweep.data import with_data
 from anabranch.sweep.folder import TrialFolder, opened
 from anabranch.sweep.progress import SweepProgress
 from anabranch.sweep.run import run_trials
-from anabranch.sweep.trial import Record
+from anabranch.sweep.trial import Record, Trial
 
 
 class Stage(NamedTuple):
@@ -61,7 +61,8 @@ def reproduce(
     """Makes the tables and pictures of the experiments, in ``folder``; trials that are there are not run again.
 
     Raises:
-        ConfigError: where the folder holds results of other versions or of another size, or another process uses it.
+        ConfigError: where the folder holds results of other versions or data or of another size, or another process
+            uses it.
         DataError: where data is missing or broken.
         OutputError: where something cannot be written.
     """
@@ -143,6 +144,7 @@ class _Work:
     def do(self, stage: str, runs: Sequence[Run]) -> None:
         """Runs those that were not run before."""
         trials = with_data([run.config for run in runs])
+        _check_data(self.kept, trials)
         self._keys |= {trial.config: trial.key for trial in trials}
         sweep = run_trials(trials, self.kept, self._backend, lambda progress: self._progress(Stage(stage, progress)))
         self._records |= sweep.records
@@ -154,6 +156,20 @@ class _Work:
         records = [self._records.get(self._keys[run.config]) for run in runs]
         complete = [record for record in records if record is not None]
         return complete if len(complete) == len(records) else None
+
+
+def _check_data(kept: TrialFolder, trials: Sequence[Trial]) -> None:
+    """Whether the folder's trials have read the same files: else its tables would not go together."""
+    now = {trial.config.stream.name: trial.data["stream"] for trial in trials if "stream" in trial.data}
+    for record in filter(None, map(kept.get, kept.keys())):
+        name, there = record["config"]["stream"]["name"], record["data"].get("stream")
+        here = now.get(name)
+        if there and here and there["sha256"] != here["sha256"]:
+            files = (f"{each['name']} (SHA-256 {each['sha256'][:12]}…)" for each in (there, here))
+            raise ConfigError(
+                f"{kept.path} holds trials of other data: {name} is {' there, '.join(files)} now. Name another folder "
+                "with --out"
+            )
 
 
 def with_rows(study: Study, experiments: Sequence[Experiment]) -> Study:

@@ -82,6 +82,10 @@ class TrialFolder:
         check_record(record, file)
         return record
 
+    def keys(self) -> list[str]:
+        """Of the trials whose files are there."""
+        return sorted(file.stem for file in (self.path / TRIALS).glob("*.json"))
+
     def put(self, record: Record) -> None:
         """Keeps the record of a finished trial.
 

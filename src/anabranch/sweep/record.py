@@ -43,6 +43,7 @@ class RecordFile(BaseModel):
 
     key: str
     config: dict[str, Any]
+    data: dict[str, Any]
     diverged: int | None
     rounds: int
     accumulated_error: float | None
