@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,12 +94,14 @@ def test_what_stops_it_after_its_trials_says_that_they_are_kept(
     assert (done.exit_code, done.stderr.endswith(kept)) == (3, True)
     assert "Error: cannot write the results into out/activated: " in done.stderr
 
-    def ctrl_c(costs: ClientCosts, configs: Sequence[Config]) -> None:
-        raise KeyboardInterrupt
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
 
-    monkeypatch.setattr(ClientCosts, "measure", ctrl_c)
-    done = reproduce_("activated")
-    assert (done.exit_code, done.stderr.endswith(kept)) == (130, True)
+        def stop(costs: ClientCosts, configs: Sequence[Config], number: int = number) -> None:
+            signal.raise_signal(number)
+
+        monkeypatch.setattr(ClientCosts, "measure", stop)
+        done = reproduce_("activated")
+        assert (done.exit_code, done.stderr.endswith(kept)) == (code, True)
 
 
 def test_tuning_for_other_experiments_stays_in_its_tables(made_up: Callable[[Fails], None]) -> None:
