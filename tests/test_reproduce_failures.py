@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from anabranch.experiments import reproduce
 from anabranch.experiments.costs import ClientCosts
 from anabranch.experiments.study import TUNING_SEED
 from anabranch.store.lock import locked
+from anabranch.streams import DigitsNotice
 from anabranch.sweep.progress import SweepProgress
 from anabranch.sweep.run import Sweep
 from anabranch.sweep.trial import Trial
@@ -143,6 +145,18 @@ def test_other_data_is_refused_and_both_are_named(
     assert sorted(Path("out/trials").iterdir()) == before
     read("MNIST train", "a")
     assert reproduce_("activated", "--quiet").exit_code == 0
+
+
+def test_the_notice_on_base_digits_is_said_once(
+    made_up: Callable[[Fails], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_data(configs: Sequence[Config]) -> list[Trial]:
+        warnings.warn("few digits", DigitsNotice, stacklevel=1)
+        return [Trial(config, {}) for config in configs]
+
+    made_up(lambda trial: False)
+    monkeypatch.setattr(reproduce, "with_data", with_data)  # for tuning, and then for training
+    assert reproduce_("activated").stderr.count("Note: few digits\n") == 1
 
 
 def test_two_do_not_share_a_folder(made_up: Callable[[Fails], None]) -> None:

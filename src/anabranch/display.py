@@ -110,14 +110,17 @@ class Reporter(Live):
 
 @contextmanager
 def notices(console: Console) -> Iterator[None]:
-    """Within it, a `DigitsNotice` is one readable line on ``console``; other warnings are as ever."""
+    """Within it, a `DigitsNotice` is one readable line on ``console``, said once; other warnings are as ever."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", DigitsNotice)
         usual = warnings.showwarning
+        said: set[str] = set()
 
         def show(message: Warning | str, category: type[Warning], *rest: object, **more: object) -> None:
             if issubclass(category, DigitsNotice):
-                note(console, str(message))
+                if str(message) not in said:
+                    note(console, str(message))
+                said.add(str(message))
             else:
                 usual(message, category, *rest, **more)  # type: ignore[arg-type]
 
