@@ -6,7 +6,6 @@ round in which an event has activated it. When the derivative comes it pushes 0 
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
@@ -19,8 +18,10 @@ from anabranch.compute import ClientCompute, Pending
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Send, Stop
 from anabranch.protocol.inputs import Inputs, InputsInMemory
+from anabranch.protocol.keeping import REMEMBERED, Keeping
 from anabranch.protocol.samples import SampleWindow
 from anabranch.protocol.terms import Terms, difference
+from anabranch.protocol.usable import wrong_ask, wrong_derivatives, wrong_query
 
 Look = Callable[[bytes], NDArray[Any] | None]
 """The client's features (d_m,) for an event; None where it has none."""
@@ -32,21 +33,8 @@ LATER = 100
 """So many events are looked up again at a time."""
 OTHERS, LATELY = 8, 1000
 """So many signs of another process in so many rounds are no messages that came late."""
-REMEMBERED = 10_000
-"""So many of the last events that were answered, or told of, are remembered."""
 LONG = 4096
 """After so many rounds more, nobody asks for a round again: several times as many as may be open together."""
-
-
-class _Kept(NamedTuple):
-    """What is kept of a round in which the client was activated."""
-
-    event: bytes
-    epoch: int | None
-    """Of the server that asked. One that has begun again may have another event for this round."""
-    pending: dict[int, Pending]
-    """By the last round whose derivative was in the parameters of the embedding: a client that is asked again may
-    have moved on, and the server uses the answer that comes first."""
 
 
 class _Asked(NamedTuple):
@@ -101,10 +89,6 @@ class ClientConversation:
         """Rounds of events whose features may be kept, in about their order, and whether they have activated it."""
         self._taken_up: dict[bytes, None] = dict.fromkeys(self._inputs.recent(LATELY))
         """The last events of its own that the server has asked for since their labels come later."""
-        self._settling: deque[tuple[int, bytes]] = deque(maxlen=2 * REMEMBERED)
-        """Rounds of events of its own that are over, and not in a checkpoint yet."""
-        self.settled: deque[bytes] = deque(maxlen=10 * REMEMBERED)
-        """Events of its own that nothing can be lost of any more: for whoever tells of them."""
         self._session = 0
         self._sessions: deque[int] = deque(maxlen=1000)
         """The last that it drew."""
@@ -113,64 +97,63 @@ class ClientConversation:
         self._epoch: int | None = None
         self._gap_at: int | None = None
         """The last round in the parameters when something was lacking."""
-        self._kept: dict[int, _Kept] = {}
         self._samples = SampleWindow(compute, self._features)
-        self._happened: dict[bytes, dict[int, Pending]] = {}
-        """Events of its own whose derivative has not come, and what is kept of those that it has told the server of."""
-        self._later: dict[bytes, None] = {}
-        """Those of them that it has no features for yet."""
-        self._told: set[bytes] = set()
-        """Those of them that it has told of in this session, and was not asked for since."""
+        self._keeping = Keeping()
         self._answered: dict[bytes, None] = {}
         """The last events that it was asked for."""
 
     @property
+    def settled(self) -> deque[bytes]:
+        """Events of its own that nothing can be lost of any more: for whoever tells of them."""
+        return self._keeping.settled
+
+    @property
     def told(self) -> int:
         """How many of its own events wait for their rounds, or for a server to tell of them."""
-        return len(self._told) if self.joined else len(self._happened) - len(self._later)
+        return len(self._keeping.told) if self.joined else len(self._keeping.own) - len(self._keeping.later)
 
     def hello(self) -> list[Action]:
         """Begins a session: at the start, and whenever the connection may have lost something."""
         self._session, self.joined = self._draw(), False
         self._sessions.append(self._session)
-        self._told.clear()
+        self._keeping.told.clear()
         width = self.compute.width
         return [Send(m.Hello(self._session, self.terms, self.client, width, self.schema, self.applied))]
 
     def happened(self, event: bytes) -> list[Action]:
         """An event has activated the client: it sends its embedding, and is not asked."""
-        if event in self._happened:
+        if event in self._keeping.own:
             return []
         if event in self._answered:
             return [Note("late", "an event has happened here after the server had asked for it")]
-        self._happened[event] = {}
-        if len(self._happened) > REMEMBERED:
-            self._forget(next(iter(self._happened)))
+        self._keeping.own[event] = {}
+        if len(self._keeping.own) > REMEMBERED:
+            self._keeping.forget(next(iter(self._keeping.own)))
             return [Note("event dropped", f"more than {REMEMBERED:,} events wait here"), *self._tell(event)]
         return self._tell(event)
 
     def _tell(self, event: bytes) -> list[Action]:
-        x, known = self._features(event), event not in self._later
-        self._later.pop(event, None)
+        x, known = self._features(event), event not in self._keeping.later
+        self._keeping.later.pop(event, None)
         if x is None:
-            self._later[event] = None
+            self._keeping.later[event] = None
             text = "an event has happened here before its features were there: it is told of when they are"
             return [Note("unknown", text)] if known else []
-        if not self.joined or event in self._told or self.compute.rule.update.rows is not None:
+        if not self.joined or event in self._keeping.told or self.compute.rule.update.rows is not None:
             return []
         embedding, pending = self.compute.encode(np.zeros(1, np.int32), x[None])
-        self._happened[event][self.applied] = pending[0]
-        self._told.add(event)
+        self._keeping.own[event][self.applied] = pending[0]
+        self._keeping.told.add(event)
         return [Send(m.Happened(self._session, self.applied, event, embedding[0]))]
 
     @property
     def waits_for_features(self) -> bool:
         """Whether `tell_later` may have something to tell."""
-        return self.joined and bool(self._later)
+        return self.joined and bool(self._keeping.later)
 
     def tell_later(self) -> list[Action]:
         """Tells of events whose features are there by now; of some at a time."""
-        return [action for event in [*islice(self._later, LATER)] for action in self._tell(event)]
+        return [action for event in [*islice(self._keeping.later, LATER)] for action in self._tell(event)]
 
     def bye(self, reason: str) -> list[Action]:
         """Leaves, perhaps to come back."""
@@ -179,8 +162,7 @@ class ClientConversation:
     def saved(self, applied: int) -> None:
         """A checkpoint has the derivatives up to this round."""
         self.safe = applied
-        while self._settling and self._settling[0][0] <= applied:
-            self.settled.append(self._settling.popleft()[1])
+        self._keeping.saved(applied)
 
     def receive(self, messages: Sequence[m.Message]) -> list[Action]:
         """What to do about messages, in their order; queries that follow one another are answered together."""
@@ -232,9 +214,9 @@ class ClientConversation:
         # A server that has begun again knows of no event that waits for its round, and may have died just after it
         # had asked for one.
         if again:
-            self._happened = {event: {} for event in self._taken_up} | self._happened
+            self._keeping.own = {event: {} for event in self._taken_up} | self._keeping.own
             self._taken_up.clear()
-        told = [action for event in list(self._happened) for action in self._tell(event)]
+        told = [action for event in list(self._keeping.own) for action in self._tell(event)]
         return [Note("joined", f"the server is here; {message.rounds:,} rounds are played"), *told]
 
     def _another(self, session: int) -> bool:
@@ -260,7 +242,7 @@ class ClientConversation:
             return []
         if any(query.epoch != self._epoch for query in queries) or not self.joined:
             return [] if not self.joined else self.hello()
-        problem = next((problem for query in queries if (problem := self._check_query(query))), "")
+        problem = next((problem for query in queries if (problem := wrong_query(query, self.terms.clients))), "")
         if problem:
             return [Note("unusable", f"the server sent a query that cannot be used: {problem}")]
         asked: list[_Asked] = []
@@ -271,15 +253,15 @@ class ClientConversation:
                 if t <= self.applied:  # it is over: the query was late
                     continue
                 self._remember_answered(event)
-                kept = self._kept.get(t)
+                kept = self._keeping.rounds.get(t)
                 if kept is not None and kept.event != event:
-                    del self._kept[t]  # the server has begun again, and has another event for this round
+                    del self._keeping.rounds[t]  # the server has begun again, and has another event for this round
                 if x is None:
                     unknown.append(t)
-                elif event in self._told and decided is None:
+                elif event in self._keeping.told and decided is None:
                     # The server has the embedding, and asks once more if it cannot use it.
-                    self._hold(t, event, {})
-                    self._told.discard(event)
+                    self._keeping.hold(t, event, self._epoch, {})
+                    self._keeping.told.discard(event)
                 else:
                     chosen = decided if query.activated is None else bool(query.activated[i, self.client - 1])
                     asked.append(_Asked(t, event, x, chosen))
@@ -305,10 +287,7 @@ class ClientConversation:
             return []
         if ask.epoch != self._epoch:
             return self.hello()
-        n = len(ask.events)
-        problem = self._check_chosen(ask.activated, n)
-        if ask.first != m.NONE and not 0 <= ask.first <= m.LAST + 1 - n:
-            problem = f"its first event has the number {ask.first}"
+        problem = wrong_ask(ask, self.terms.clients)
         if problem:
             return [Note("unusable", f"the server asks for what cannot be used: {problem}")]
         known: list[int] = []
@@ -324,7 +303,7 @@ class ClientConversation:
                 if ask.activated is not None:
                     decided = bool(ask.activated[i, self.client - 1])
                 elif decided is None:
-                    decided = event in self._happened or self._decide(ask.first + i, x)
+                    decided = event in self._keeping.own or self._decide(ask.first + i, x)
                 if decided or not ask.stored:
                     self._inputs.put(event, x, decided, ask.first + i)
                 self._take_up(event)
@@ -339,12 +318,11 @@ class ClientConversation:
 
     def _take_up(self, event: bytes) -> None:
         """The server knows of an event, and its label comes later; what was told of it is not used."""
-        if event in self._happened:
+        if event in self._keeping.own:
             self._taken_up[event] = None
             if len(self._taken_up) > LONG:
                 del self._taken_up[next(iter(self._taken_up))]
-            self.settled.append(event)
-            self._forget(event)
+            self._keeping.settle(event)
         self._remember_answered(event)
 
     def _remember_answered(self, event: bytes) -> None:
@@ -369,34 +347,15 @@ class ClientConversation:
         activated = np.zeros(len(asked), bool)
         for i, (t, event, x, chosen) in enumerate(asked):
             self._samples.push(t, event)
-            kept = self._kept.get(t)
-            told = event in self._happened or (kept is not None and kept.event == event)
+            kept = self._keeping.rounds.get(t)
+            told = event in self._keeping.own or (kept is not None and kept.event == event)
             activated[i] = (told or self._decide(t, x)) if chosen is None else chosen
             if activated[i]:
-                self._hold(t, event, {self.applied: pending[i]})
+                self._keeping.hold(t, event, self._epoch, {self.applied: pending[i]})
             self._learnt.append((t, event, bool(activated[i])))
         self.answers += len(rounds)
         self._let_go(rounds[-1])
         return [Send(m.Embeddings(self._session, self.applied, self.safe, rounds, activated, values))]
-
-    def _hold(self, t: int, event: bytes, pending: dict[int, Pending]) -> None:
-        """Keeps what a step in a round may need."""
-        kept = self._kept.get(t)
-        same = kept is not None and kept.event == event
-        held = kept.pending if same and kept is not None else self._happened.get(event, {})
-        held.update(pending)
-        self._kept[t] = _Kept(event, self._epoch, held)
-
-    def _check_query(self, query: m.Query) -> str:
-        n = len(query.events)
-        if not 0 <= query.first <= m.LAST + 1 - n:
-            return f"its first round is {query.first}"
-        return self._check_chosen(query.activated, n)
-
-    def _check_chosen(self, activated: NDArray[np.bool_] | None, n: int) -> str:
-        if activated is not None and activated.shape != (n, self.terms.clients):
-            return f"it says for {list(activated.shape)} who is activated, not for {[n, self.terms.clients]}"
-        return ""
 
     def _gap(self, text: str, what: str = "gap") -> list[Action]:
         """Begins a session again, so that what is lacking comes; where that has not helped, its carrier waits first."""
@@ -406,7 +365,7 @@ class ClientConversation:
         return [Note(what, text), *([] if again else self.hello())]
 
     def _derivatives(self, message: m.Derivatives) -> list[Action]:
-        problem = self._check(message)
+        problem = wrong_derivatives(message, self.compute)
         if problem:
             return self._gap(f"the server sent derivatives that cannot be used: {problem}", "unusable")
         new = [i for i, t in enumerate(message.rounds) if t > self.applied]
@@ -415,7 +374,7 @@ class ClientConversation:
             return self._gap(f"a derivative after round {self.applied:,} was lost")
         actions: list[Action] = []
         # What is not kept is made again at the parameters that it belongs to: no step may pass them by.
-        stops = {message.applied[i] for i in new if self._pending(message, i) is None}
+        stops = {message.applied[i] for i in new if self._keeping.pending(message, i, self._epoch) is None}
         while new:
             if message.applied[new[0]] == m.MOMENT:
                 actions += self._step_late(message, new.pop(0))
@@ -423,7 +382,7 @@ class ClientConversation:
             self._make(message, new)
             ready: list[tuple[int, Pending, Any]] = []
             for i in self._alike(message, new[: self.compute.block]):
-                kept = self._pending(message, i)
+                kept = self._keeping.pending(message, i, self._epoch)
                 if kept is None:
                     break
                 ready.append((message.rounds[i], kept, message.values[i]))
@@ -437,10 +396,10 @@ class ClientConversation:
             self.applied = rounds[-1]
             self.activations += len(rounds)
             for i in new[: len(ready)]:
-                event = message.events[i] if message.events else self._kept[message.rounds[i]].event
-                self._over(message.rounds[i], event)
+                event = message.events[i] if message.events else self._keeping.rounds[message.rounds[i]].event
+                self._keeping.over(message.rounds[i], event)
             new = new[len(ready) :]
-        self._kept = {t: each for t, each in self._kept.items() if t > self.applied}
+        self._keeping.passed(self.applied)
         return actions
 
     def _alike(self, message: m.Derivatives, new: Sequence[int]) -> Sequence[int]:
@@ -471,71 +430,25 @@ class ClientConversation:
             self.compute.step(rounds, pending, message.values[i : i + 1], factor)
             self.activations += 1
         self.applied = t
-        self._forget(event)
+        self._keeping.forget(event)
         self._learnt.append((t, event, True))
         self._let_go(t)
         return actions
 
-    def _over(self, t: int, event: bytes) -> None:
-        """The round of an event, perhaps of its own, is over."""
-        if event in self._happened:
-            self._settling.append((t, event))
-        self._forget(event)
-
-    def _forget(self, event: bytes) -> None:
-        """An event of its own waits for its round no longer."""
-        self._happened.pop(event, None)
-        self._later.pop(event, None)
-        self._told.discard(event)
-
-    def _pending(self, message: m.Derivatives, i: int) -> Pending | None:
-        """What is kept for a step in a round."""
-        kept = self._kept.get(message.rounds[i])
-        event = message.events[i] if message.events else None
-        same = kept is not None and (kept.epoch == self._epoch if event is None else kept.event == event)
-        if same and kept is not None and message.applied[i] in kept.pending:
-            return kept.pending[message.applied[i]]
-        return None if event is None else self._happened.get(event, {}).get(message.applied[i])
-
     def _make(self, message: m.Derivatives, new: Sequence[int]) -> None:
         """Makes again what is not kept and belongs to today's parameters."""
         for i in new if message.events else []:
-            if message.applied[i] == self.applied and self._pending(message, i) is None:
+            if message.applied[i] == self.applied and self._keeping.pending(message, i, self._epoch) is None:
                 t, event = message.rounds[i], message.events[i]
                 x = self._features(event)
                 if x is not None and self._samples.catch_up(t):
                     _, pending = self.compute.encode(np.array([t], np.int32), x[None])
                     self._samples.push(t, event)
-                    self._hold(t, event, {self.applied: pending[0]})
-
-    def _check(self, message: m.Derivatives) -> str:
-        rounds, values = message.rounds, message.values
-        rows = self.compute.rule.update.rows
-        shape = (len(rounds), self.compute.width) if rows is None else (len(rounds), rows, self.compute.width)
-        in_order = bool(rounds) and list(rounds) == sorted({*rounds}) and rounds[0] >= 0 and rounds[-1] <= m.LAST
-        if not in_order or len(message.applied) != len(rounds):
-            return f"its rounds are {rounds[:5]}"
-        if message.factors and len(message.factors) != len(rounds):
-            return f"{len(rounds)} rounds have {len(message.factors)} factors"
-        if message.emptied is not None and message.emptied.shape != (len(rounds),):
-            return f"it says for {list(message.emptied.shape)} whether windows were emptied, not for {[len(rounds)]}"
-        if not all(0 < factor < math.inf for factor in message.factors):
-            return f"its learning rates are to be multiplied by {message.factors[:5]}"
-        if (message.events or m.MOMENT in message.applied) and len(message.events) != len(rounds):
-            return f"{len(rounds)} rounds have {len(message.events)} events"
-        if values.dtype != self.compute.rule.wire or values.shape != shape:
-            return f"they are {values.dtype}{list(values.shape)}, not {self.compute.rule.wire}{list(shape)}"
-        return "" if np.isfinite(values).all() else "one is not finite"
+                    self._keeping.hold(t, event, self._epoch, {self.applied: pending[0]})
 
     def _void(self, message: m.Void) -> list[Action]:
-        for t in message.rounds:
-            kept = self._kept.pop(t, None)
-            if kept is not None:
-                self._over(t, kept.event)
+        self._keeping.void(message)
         for event in message.events:
-            if event in self._happened:
-                self.settled.append(event)
-            self._forget(event)
             self._taken_up.pop(event, None)
         self._inputs.drop(message.events)
         return []
@@ -549,23 +462,13 @@ class ClientConversation:
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and JSON values for a checkpoint."""
-        # What belongs to today's parameters can be made again, from the event that comes with the derivative.
-        # An event of its own and its round share what is kept of them.
-        of_rounds = {t: each for t, each in self._kept.items() if each.event not in self._happened}
-        older = [(t, applied) for t, each in of_rounds.items() for applied in each.pending if applied < self.applied]
-        told = [(event, applied) for event, pending in self._happened.items() for applied in pending]
-        told = [(event, applied) for event, applied in told if applied < self.applied]
-        pending = [self._kept[t].pending[applied] for t, applied in older]
-        pending += [self._happened[event][applied] for event, applied in told]
+        pending, kept = self._keeping.state(self.applied)
         values = {
             "schema": self.schema,
             "applied": self.applied,
             "rounds": self.compute.rounds,
             "remembered": self._samples.newest,
-            "happened": [event.hex() for event in self._happened],
-            "events": [[t, each.event.hex()] for t, each in self._kept.items()],
-            "kept": [[t, applied] for t, applied in older],
-            "told": [[event.hex(), applied] for event, applied in told],
+            **kept,
         }
         return self.compute.arrays(dict(enumerate(pending))), values
 
@@ -581,13 +484,7 @@ class ClientConversation:
         pending = self.compute.restore(arrays, values["rounds"])
         self.applied = self.safe = values["applied"]
         self._samples.newest = values["remembered"]
-        self._happened = {bytes.fromhex(event): {} for event in values["happened"]}
-        for t, event in values["events"]:
-            self._hold(t, bytes.fromhex(event), {})
-        for i, (t, applied) in enumerate(values["kept"]):
-            self._kept[t].pending[applied] = pending[i]
-        for i, (event, applied) in enumerate(values["told"], len(values["kept"])):
-            self._happened[bytes.fromhex(event)][applied] = pending[i]
+        self._keeping.restore(pending, values)
 
 
 _HANDLERS: dict[type[m.Message], Callable[[ClientConversation, Any], list[Action]]] = {
