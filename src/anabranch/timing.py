@@ -39,10 +39,9 @@ def measure_client_times(model: SplitModel, layout: Sequence[Group], rule: Rule)
     rate = jnp.asarray(0.0, dtype)
     times = []
     for group in layout:
-        x = jnp.ones((_CALLS, group.features), dtype)
-        client = init_client(rule, model.clients[group.first], x[0], rate)
-        client, embedding, pullback = _encode(rule, client, x[0], jnp.asarray(0, jnp.int32))
-        derivative = jnp.zeros((_CALLS, *embedding.shape), embedding.dtype)
+        x = np.ones((_CALLS, group.features), dtype)
+        client, embedding, pullback = _begun(rule, model.clients[group.first], x[0], rate)
+        derivative = np.zeros((_CALLS, *embedding.shape), embedding.dtype)
         forward = _seconds(partial(_encode_loop, rule, client, x))
         backward = _seconds(partial(_step_loop, rule, client, pullback, derivative, rate))
         times += [(forward, backward)] * group.size
@@ -51,7 +50,12 @@ def measure_client_times(model: SplitModel, layout: Sequence[Group], rule: Rule)
 
 
 _CALLS = 500
-_encode = compiled(encode)
+
+
+@compiled
+def _begun(rule: Rule, model: eqx.Module, x: Array, rate: Scalar) -> tuple[Party, Array, Pullback]:
+    """A client that has encoded its first sample."""
+    return encode(rule, init_client(rule, model, x, rate), x, jnp.asarray(0, jnp.int32))
 
 
 @compiled
