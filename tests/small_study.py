@@ -16,13 +16,14 @@ RATES = (0.1, 0.01)
 
 
 class Study(study.Study):
-    """As the study, with one layer a party where the paper's i-MNIST model has two."""
+    """As the study, with one layer a party where the paper's models have two to four."""
 
     def config(self, problem: study.Problem, method: study.Method, **options: Any) -> Config:
+        small: dict[str, Any] = {"name": "mlp", "hidden": (), "embedding": EMBEDDING, "server": ()}
         if problem.name == "imnist":
-            small = {"name": "mlp", "clients": problem.clients or 4, "hidden": (), "embedding": EMBEDDING, "server": ()}
-            options = {"model": small, "stream": {"name": "imnist", "pool": POOL}} | options
-        return super().config(problem, method, **options)
+            small["clients"] = problem.clients or 4
+            options = {"stream": {"name": "imnist", "pool": POOL}} | options
+        return super().config(problem, method, **{"model": small} | options)
 
 
 if __name__ == "__main__":
