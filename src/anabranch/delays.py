@@ -134,8 +134,9 @@ def read_delay(given: Any) -> Delay:
 
 
 def _bits(seed: int, first: int, n: int) -> NDArray[np.uint32]:
-    """(n,) random bits, each event's from a key of its own."""
-    return np.asarray(_draw(party_key(seed, LABELS), np.arange(first, first + n, dtype=np.uint32)))
+    """(n,) random bits, each event's from a key of its own; for a power of two events, so that few are compiled."""
+    events = np.arange(first, first + (1 << max(6, (n - 1).bit_length())), dtype=np.uint32)
+    return np.asarray(_draw(party_key(seed, LABELS), events))[:n]
 
 
 @jax.jit
