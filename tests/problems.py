@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
 import numpy as np
@@ -41,6 +43,15 @@ class Linears(eqx.Module):
 def _array(numbers: np.ndarray) -> jax.Array:
     """The numbers in JAX's precision of the moment; ``jnp.asarray`` would compile a program for each shape."""
     return jax.device_put(numbers)
+
+
+def filled(make: Callable[[], eqx.Module]) -> eqx.Module:
+    """What is made, with numbers of NumPy: JAX would compile a program for the draw of each shape."""
+    rng = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda leaf: _array(rng.uniform(-0.5, 0.5, leaf.shape)) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf,
+        eqx.filter_eval_shape(make),
+    )
 
 
 def as_mlp(net: reference.Net) -> MLP:

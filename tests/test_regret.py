@@ -14,12 +14,13 @@ import reference
 from problems import MODULES, bits, run, small_problem
 
 ROUNDS = 40
-UPDATES = {"OGD": ab.OGD(), "DLR": ab.DLR(4, 0.8), "SLR": ab.SLR(3)}
+UPDATES = {"OGD": ab.OGD(), "DLR": ab.DLR(10, 0.8), "SLR": ab.SLR(4)}
+"""With windows that other tests have, whose programs are then there."""
 updates = pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES.keys())
 
 
 def measure(problem, **kwargs):
-    return run(problem, **{"measure_regret": True, "chunk": 16, "report_every": 1, **kwargs})
+    return run(problem, **{"measure_regret": True, "report_every": 1, **kwargs})
 
 
 @pytest.mark.parametrize(("name", "path"), [("OGD", "outer"), ("DLR", "outer"), ("SLR", "outer"), ("DLR", "general")])
@@ -81,7 +82,7 @@ def test_where_nobody_is_activated_the_servers_step_alone_is_applied(update):
 
 
 def test_the_chunks_change_no_bit_and_the_points_are_the_curves():
-    results = [measure(small_problem(), update=UPDATES["DLR"], report_every=7, chunk=chunk) for chunk in (16, 5)]
+    results = [measure(small_problem(), update=UPDATES["DLR"], report_every=7, chunk=chunk) for chunk in (32, 7)]
     for result in results:
         np.testing.assert_array_equal(result.regret.rounds, result.curve.rounds)
         for got, want in zip(result.regret, results[0].regret, strict=True):
@@ -116,4 +117,4 @@ def test_without_a_round_there_is_nothing():
 
 def test_a_client_without_a_window_is_refused():
     with pytest.raises(ab.ConfigError, match=r"measure_regret: .* needs every client's window"):
-        measure(small_problem(), update=ab.DLR(4, 0.8, client_window=False))
+        measure(small_problem(), update=ab.DLR(10, 0.8, client_window=False))

@@ -19,15 +19,15 @@ import anabranch as ab
 from anabranch.party import Party
 from anabranch.round import Federation, trained_model
 from anabranch.streams.base import Block, Stream
-from problems import as_linears, as_mlp, as_plain, bits, run, small_problem
+from problems import as_linears, as_mlp, as_plain, bits, filled, run, small_problem
 
 UPDATES = {
     "OGD": ab.OGD(),
-    "DLR": ab.DLR(5, 0.9),
-    "DLR server only": ab.DLR(5, 0.9, client_window=False),
+    "DLR": ab.DLR(10, 0.9),  # the window of `run`: a program is compiled for each, which takes seconds
+    "DLR server only": ab.DLR(10, 0.9, client_window=False),
     "SLR": ab.SLR(4),
 }
-CHUNKS = (1, 7, 32)  # one round, some that do not divide the 60, and what `run` has in all other tests
+CHUNKS = (1, 7, 32)  # one round, some that do not divide the 60, and what `run` has; other tests have one of these
 updates = pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES.keys())
 
 
@@ -91,7 +91,7 @@ import sys; sys.path.insert(0, sys.argv[1])
 from problems import small_problem, bits
 import anabranch as ab
 model, stream, _ = small_problem()
-result = ab.simulate(model, stream, update=ab.DLR(5, 0.9), activation=ab.Random(0.5), learning_rate=0.1, seed=3)
+result = ab.simulate(model, stream, activation=ab.Random(0.5), learning_rate=0.1, seed=3, chunk=32)
 import hashlib
 print(hashlib.sha256(repr(sorted(bits(result.model).items())).encode()).hexdigest())
 """
@@ -143,7 +143,7 @@ def test_a_second_run_of_the_same_shapes_compiles_nothing(compilations):
         for m, s in ((model, stream), (other, other_stream)):
             run(
                 (m, s, active),
-                update=ab.DLR(5, decay),
+                update=ab.DLR(10, decay),
                 learning_rate=rate,
                 learning_rate_power=power,
                 activation=activation,
@@ -294,9 +294,9 @@ class Failing(Stream):
 
 
 def three_clients(classes=2):
-    keys = jax.random.split(jax.random.key(0), 4)
-    clients = [eqx.nn.Linear(width, 4, key=key) for width, key in zip((2, 3, 1), keys, strict=False)]
-    return ab.SplitModel(clients, eqx.nn.MLP(12, classes, 8, 1, key=keys[3]))
+    key = jax.random.key(0)
+    clients = [filled(lambda width=width: eqx.nn.Linear(width, 4, key=key)) for width in (2, 3, 1)]
+    return ab.SplitModel(clients, filled(lambda: eqx.nn.MLP(12, classes, 8, 1, key=key)))
 
 
 def spoil_feature(x, y):
@@ -319,7 +319,7 @@ def test_a_wrong_row_is_named_and_the_rounds_before_it_are_kept(wrong, message, 
     with pytest.raises(ab.DataError, match=message) as error:
         ab.simulate(three_clients(), Failing(100, wrong), chunk=chunk, keep_errors=True)
     assert error.value.result.rounds == 56
-    good = ab.simulate(three_clients(), Failing(100, lambda x, y: None), rounds=56, keep_errors=True)
+    good = ab.simulate(three_clients(), Failing(100, lambda x, y: None), chunk=10, rounds=56, keep_errors=True)
     assert bits(good.model) == bits(error.value.result.model)
 
 
@@ -330,7 +330,7 @@ def test_a_wrong_row_among_the_first_ends_before_any_training():
 
 
 def test_a_wrong_row_after_the_last_round_does_not_matter():
-    assert ab.simulate(three_clients(), Failing(100, spoil_feature), rounds=50).rounds == 50
+    assert ab.simulate(three_clients(), Failing(100, spoil_feature), rounds=50, chunk=8).rounds == 50
 
 
 def test_an_empty_stream_is_an_error():
@@ -379,24 +379,24 @@ class Waiting(Stream):
         signal.pause()
 
 def press(progress):
-    if progress.rounds == 20:
+    if progress.rounds == 21:
         os.kill(os.getpid(), signal.SIGINT)
 
-model, stream, _ = small_problem(rounds=60)
+model, stream, _ = small_problem(rounds=56)
 progress, stream = (None, Waiting(stream)) if sys.argv[2] == "waiting" else (press, stream)
 try:
-    ab.simulate(model, stream, learning_rate=0.1, chunk=10, progress=progress)
+    ab.simulate(model, stream, learning_rate=0.1, chunk=7, progress=progress)
 except ab.Interrupted as error:
     result = error.result
     assert result.stopped == f"interrupted after {result.rounds} rounds"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    same = ab.simulate(*small_problem(rounds=60)[:2], learning_rate=0.1, rounds=result.rounds)
+    same = ab.simulate(*small_problem(rounds=56)[:2], learning_rate=0.1, chunk=7, rounds=result.rounds)
     assert bits(same.model) == bits(result.model)
     print(result.rounds)
 """
 
 
-@pytest.mark.parametrize(("when", "rounds"), [("training", range(20, 60)), ("waiting", [60])])
+@pytest.mark.parametrize(("when", "rounds"), [("training", range(21, 56)), ("waiting", [56])])
 def test_ctrl_c_keeps_the_rounds_that_were_done(when, rounds):
     here = os.path.dirname(__file__)  # noqa: PTH120
     process = subprocess.run(
@@ -410,12 +410,12 @@ def test_ctrl_c_keeps_the_rounds_that_were_done(when, rounds):
 
 def test_a_record_shorter_than_the_stream_ends_the_run_and_the_result_says_so():
     model, stream, active = small_problem(rounds=60)
-    result = run((model, stream, active[:25]), chunk=10)
+    result = run((model, stream, active[:25]), chunk=7)
     assert result.rounds == 25
     assert result.stopped == "the recorded activations ended after 25 rounds, and the stream goes on"
     assert bits(result.model) == bits(run((model, stream, active), rounds=25).model)
     assert run((model, stream, active[:60])).stopped is None
-    assert run((model, stream, active[:30]), chunk=10).rounds == 30
+    assert run((model, stream, active[:28]), chunk=7).rounds == 28
 
 
 class Wrong(ab.Activation):
@@ -460,10 +460,10 @@ def test_what_float16_cannot_hold_is_said_to_be_so():
     parts = np.split(block.x * 1e6, np.cumsum(stream.widths)[:-1], axis=1)
     large = ab.streams.from_arrays(parts, block.y, classes=3)
     with pytest.raises(ab.Diverged, match=r"an embedding is not finite in round 1: .* too large for float16") as error:
-        ab.simulate(model, large, learning_rate=0.0, wire_dtype="float16")
+        ab.simulate(model, large, learning_rate=0.0, wire_dtype="float16", chunk=32)
     assert error.value.result.rounds == 0
     assert bits(error.value.result.model) == bits(model)
-    assert ab.simulate(model, large, learning_rate=0.0).rounds == 60
+    assert ab.simulate(model, large, learning_rate=0.0, chunk=32).rounds == 60
 
 
 def test_a_stream_of_more_classes_than_the_model_is_refused_at_once():
@@ -476,10 +476,10 @@ def test_a_stream_of_more_classes_than_the_model_is_refused_at_once():
 def test_whole_numbers_may_come_from_numpy():
     model, stream, _ = small_problem()
     one = np.int64(1)
-    result = ab.simulate(
-        model, stream, update=ab.DLR(one * 5, np.float64(0.9)), activation=ab.Fixed(one), rounds=one * 50, seed=one
-    )
-    same = ab.simulate(model, stream, update=ab.DLR(5, 0.9), activation=ab.Fixed(1), rounds=50, seed=1)
+    numpys = {"update": ab.DLR(one * 10, np.float64(0.9)), "rounds": one * 50, "seed": one, "chunk": one * 32}
+    result = ab.simulate(model, stream, activation=ab.Fixed(one), **numpys)
+    pythons = {"update": ab.DLR(10, 0.9), "rounds": 50, "seed": 1, "chunk": 32}
+    same = ab.simulate(model, stream, activation=ab.Fixed(1), **pythons)
     assert bits(result.model) == bits(same.model)
 
 
@@ -499,8 +499,8 @@ class Silent(Wrong):
 
 def test_an_activation_that_fails_keeps_the_rounds_before():
     with pytest.raises(RuntimeError, match="no answer") as error:
-        run(small_problem(), activation=Silent(None), chunk=10)
-    assert error.value.result.rounds == 20
+        run(small_problem(), activation=Silent(None), chunk=7)
+    assert error.value.result.rounds == 21
 
 
 class Odd(Failing):
@@ -598,8 +598,8 @@ def test_models_that_do_not_fit_the_stream():
 
 
 def test_the_parties_settings_are_in_the_result():
-    settings = run(small_problem(), seed=5, update=ab.DLR(3, 0.5)).settings
-    assert settings["update"] == "DLR(window=3, decay=0.5, client_window=True)"
+    settings = run(small_problem(), seed=5, update=ab.DLR(10, 0.5)).settings
+    assert settings["update"] == "DLR(window=10, decay=0.5, client_window=True)"
     assert settings["seed"] == 5
     assert settings["model"]["clients"] == 3
 
