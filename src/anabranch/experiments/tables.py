@@ -32,8 +32,10 @@ def performance(name: str, caption: str, rows: Sequence[Row], label: str, paper:
         Column("activated", "activated", ".3f"),
         Column("seconds", "client s", ".1f"),
         Column("paper_seconds", "paper", ".0f"),
+        Column("seconds_difference", "difference", "+.1f"),
         Column("megabytes", "MB at 2 bytes", ",.2f"),
         Column("paper_megabytes", "paper", ",.2f"),
+        Column("megabytes_difference", "difference", "+,.2f"),
     ]
     lines = [_line(row, str(row.labels[label]), paper) for row in rows]
     kept = [column for column in columns if any(line[column.key] is not None for line in lines)]
@@ -42,6 +44,7 @@ def performance(name: str, caption: str, rows: Sequence[Row], label: str, paper:
 
 def _line(row: Row, title: str, paper: str) -> dict[str, Value]:
     error, paper_error = error_of(row), number(paper, title, "error")
+    paper_seconds, paper_megabytes = (number(paper, title, which) for which in ("seconds", "megabytes"))
     megabytes = fmean(PAPER_BYTES / 4 * (sum(r["bytes_up"]) + sum(r["bytes_down"])) / MB for r in row.records)
     return {
         "row": title,
@@ -49,14 +52,20 @@ def _line(row: Row, title: str, paper: str) -> dict[str, Value]:
         "error": error,
         "spread": spread(row),
         "paper_error": paper_error,
-        "difference": None if error is None or paper_error is None else error - paper_error,
+        "difference": _minus(error, paper_error),
         "last_error": None if error is None else fmean(record["run_time_error"] for record in row.records),
         "activated": fmean(fmean(record["activation_rate"]) for record in row.records),
         "seconds": row.client_seconds,
-        "paper_seconds": number(paper, title, "seconds"),
+        "paper_seconds": paper_seconds,
+        "seconds_difference": _minus(row.client_seconds, paper_seconds),
         "megabytes": megabytes,
-        "paper_megabytes": number(paper, title, "megabytes"),
+        "paper_megabytes": paper_megabytes,
+        "megabytes_difference": _minus(megabytes, paper_megabytes),
     }
+
+
+def _minus(ours: float | None, papers: float | None) -> float | None:
+    return None if ours is None or papers is None else ours - papers
 
 
 def error_of(row: Row) -> float | None:

@@ -23,10 +23,9 @@ from anabranch.errors import ConfigError, DataError, nearest
 from anabranch.keys import SEEDS
 from anabranch.late import LEARNINGS
 from anabranch.models import output_width
-from anabranch.net.assemble import INPUTS, WAITING, Pace, chooser, decider, make_client, make_server, watching
+from anabranch.net.assemble import WAITING, Pace, chooser, decider, make_client, make_server, watching
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
-from anabranch.net.inputs import LazyInputs
 from anabranch.net.labels import Event, LabelOf, Labels, LateLabels, labels_of
 from anabranch.net.metrics import LOOPBACK
 from anabranch.net.predictions import Predictor
@@ -321,9 +320,9 @@ class Client(Running[Step]):
                 Pace(
                     in_flight=whole("in_flight", in_flight, 1, 1024),
                     checkpoint_every=whole("checkpoint_every", checkpoint_every, 1),
+                    durable=durable,
                 ),
                 schema=schema,
-                inputs=LazyInputs(self._folder / INPUTS, durable=durable),
                 events=None if events is None else _names(events),
                 kind=_TellingClient,
                 compute=_TellingCompute,

@@ -169,7 +169,9 @@ def client_party(replay: Replay, client: int, credentials: Credentials, folder: 
     """
     columns = replay.columns[client - 1]
     lateness = replay.prepared.lateness
-    inputs = None if lateness is None else KeptInputs(folder / INPUTS, most=lateness.slots + 3 * LONG)
+    inputs = (
+        None if lateness is None else KeptInputs(folder / INPUTS, most=lateness.slots + 3 * LONG, durable=pace.durable)
+    )
     return make_client(
         replay.prepared.rule,
         replay.model.clients[client - 1],
@@ -294,7 +296,7 @@ def make_client(
         ConfigError, CheckpointError: where the folder's state does not fit.
     """
     computes = compute(rule, model, features, rate, pace.in_flight)
-    inputs = LazyInputs(folder / INPUTS) if inputs is None else inputs
+    inputs = LazyInputs(folder / INPUTS, durable=pace.durable) if inputs is None else inputs
     terms = terms_of(credentials.federation, clients, rule)
     conversation = ClientConversation(terms, credentials.index, schema, computes, look, decide, _session, inputs, peek)
     party = kind(conversation, credentials, folder, events=events, checkpoint_every=pace.checkpoint_every)

@@ -32,7 +32,6 @@ from anabranch.models import SplitModel, perceptron
 from anabranch.net.assemble import INPUTS, WAITING, chooser, decider, make_client, make_server, watching
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
-from anabranch.net.inputs import LazyInputs
 from anabranch.net.partyfile import (
     ClientFile,
     Features,
@@ -164,7 +163,6 @@ def client_party(file: ClientFile, credentials: Credentials, folder: Path) -> Cl
         credentials,
         folder,
         schema=features.schema,
-        inputs=LazyInputs(folder / INPUTS, durable=file.durable),
     )
 
 

@@ -184,7 +184,7 @@ def _kind(column: ColumnFile, rows: Sequence[dict[str, Value]]) -> str:
     kinds = {
         "number": bool(column.format) or any(map(is_number, values)),
         "paper": column.of_paper,
-        "difference": column.key == "difference",
+        "difference": column.key.endswith("difference"),
     }
     return " ".join(kind for kind, holds in kinds.items() if holds)
 
