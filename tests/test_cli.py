@@ -197,7 +197,7 @@ def test_an_error_after_training_began_is_two_sentences(
     message: str, rounds: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result: Any = SimpleNamespace(rounds=rounds, stopped=message)
-    code = cli.run._conclude(result, DataError(message), Path("here"), Console(stderr=True), interrupted=False)
+    code = cli.run._conclude(result, DataError(message), Path("here"), Console(stderr=True), interrupted=None)
     assert code == common.STOPPED
     assert capsys.readouterr().err == f"Error: {said}\n"
 
@@ -283,17 +283,20 @@ def test_ctrl_c_after_an_error_says_both(rooms: str, monkeypatch: pytest.MonkeyP
     assert files(Path("here"))["client_seconds"] is None
 
 
-def test_ctrl_c_twice_during_a_long_run_leaves_a_valid_result(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("signals", "code"), [([signal.SIGINT, signal.SIGINT], 130), ([signal.SIGTERM], 143)], ids=["ctrl-c", "sigterm"]
+)
+def test_a_long_run_that_is_interrupted_leaves_a_valid_result(tmp_path: Path, signals: list[int], code: int) -> None:
     digits_folder = write_digits(tmp_path / "digits")
     quick = ("--set", SMALL_MODEL, "--set", "update.name=OGD", "--data-dir", str(digits_folder))
     compile_quickly = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"}
     run = process("run", "imnist", "--rounds", "100000000", *quick, "--out", "here", env=compile_quickly)
     assert run.stderr is not None
     assert run.stderr.readline().startswith("training: ")
-    run.send_signal(signal.SIGINT)
-    run.send_signal(signal.SIGINT)
+    for each in signals:
+        run.send_signal(each)
     out, err = run.communicate()
-    assert run.returncode == 130
+    assert run.returncode == code
     described = files(Path("here"))
     assert 0 < described["rounds"] < 100_000_000
     assert f"Note: interrupted after {described['rounds']:,} rounds; the result is in here" in err

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -90,14 +91,14 @@ class Diverged(AnabranchError, ArithmeticError):  # noqa: N818 (it reads as what
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a run; ``result`` holds the rounds that were done."""
+    """Ctrl-C during a run, or SIGTERM where that is taken like it; ``result`` holds the rounds that were done."""
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: Result, *, terminated: bool = False) -> None:
         super().__init__(f"interrupted after {result.rounds:,} rounds")
-        self.result = result
+        self.result, self.terminated = result, terminated
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Interrupted, (self.result,)
+        return partial(Interrupted, terminated=self.terminated), (self.result,)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from anabranch.chunks import Chunk
 from anabranch.delays import Delay
 from anabranch.drifts import Detect
 from anabranch.errors import ConfigError, Interrupted
-from anabranch.interrupt import Interruptible
+from anabranch.interrupt import Interruptible, Terminated
 from anabranch.late import Learning
 from anabranch.loop import Loop, Played
 from anabranch.models import SplitModel
@@ -144,14 +144,14 @@ def simulate(
             _measure=partial(measure_client_times, trained, run.layout, run.rule._replace(measure=False)),
         )
         if ctrl_c.pressed:
-            ending = ending._replace(interrupted=True)
+            ending = ending._replace(interrupted=ctrl_c.problem)
     return _finish(run, result, ending)
 
 
 class _Ending(NamedTuple):
     """Why the training loop ended, where nothing diverged."""
 
-    interrupted: bool
+    interrupted: type[KeyboardInterrupt] | None
     error: Exception | None
 
 
@@ -162,7 +162,8 @@ def _train(
     samples: Chunk | None = first
     pending: Played | None = None
     reacts = run.watch is not None and run.watch.detect.reacts
-    begun, interrupted = 0, False
+    begun = 0
+    interrupted: type[KeyboardInterrupt] | None = None
     error: Exception | None = None
     while samples is not None and not ctrl_c.pressed:
         try:  # a person's own activation, stream or progress may fail: the rounds before are kept
@@ -178,8 +179,8 @@ def _train(
                 break
             with ctrl_c.at_once():
                 samples = next(run.samples, None)
-        except KeyboardInterrupt:
-            interrupted = True
+        except KeyboardInterrupt as problem:
+            interrupted = type(problem)
             break
         except Exception as problem:
             error = problem
@@ -203,7 +204,7 @@ def _finish(run: Prepared, result: Result, ending: _Ending) -> Result:
     if not run.tally.trouble:
         if ending.interrupted:
             result.stopped = f"interrupted after {result.rounds:,} rounds"
-            raise Interrupted(result)
+            raise Interrupted(result, terminated=ending.interrupted is Terminated)
         if ending.error is not None:
             result.stopped = str(ending.error)
             ending.error.result = result  # type: ignore[attr-defined]

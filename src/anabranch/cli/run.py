@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from anabranch.cli.common import INTERRUPTED, STOPPED, DataDirOption, SetOption, SourceArgument, errors
+from anabranch.cli.common import STOPPED, DataDirOption, SetOption, SourceArgument, errors, interrupted_code
 from anabranch.errors import AnabranchError, DataError, Diverged, Interrupted
-from anabranch.interrupt import Interruptible
+from anabranch.interrupt import Interruptible, terminable
 
 # What trains is imported where it is needed: JAX takes a second, and --help should not wait for it.
 if TYPE_CHECKING:
@@ -49,13 +49,14 @@ def run(
 ) -> None:
     """Train, and write result.json, curve.csv, curve.png and model.safetensors.
 
-    Ctrl-C stops a run and keeps the rounds that were done; while the clients are timed, it skips that.
+    Ctrl-C stops a run and keeps the rounds that were done, and so does SIGTERM; while the clients are timed, it skips
+    that.
 
     Exit codes: 0 done; 2 something is wrong, nothing was trained; 3 stopped at an error, the rounds before it are
-    kept; 130 Ctrl-C.
+    kept; 130 Ctrl-C; 143 SIGTERM.
     """
     notes = Console(stderr=True)
-    with errors(notes):
+    with errors(notes), terminable():
         from anabranch.configfile import Override, find_source, load, parse_override
 
         found = find_source(source)
@@ -101,7 +102,8 @@ def _train(
                 typer.echo(output.to_json(described), nl=False)
             if not quiet:
                 display.summary(notes if as_json else Console(), result, origin.title, folder.path)
-            interrupted = bool(ctrl_c.pressed) or isinstance(problem, KeyboardInterrupt)
+            pressed = ctrl_c.problem() if ctrl_c.pressed else problem
+            interrupted = interrupted_code(pressed) if isinstance(pressed, KeyboardInterrupt) else None
             return _conclude(result, problem, folder.path, notes, interrupted=interrupted)
 
 
@@ -146,18 +148,20 @@ def _keep(
     return result, described
 
 
-def _conclude(result: Result, problem: BaseException | None, folder: Path, notes: Console, *, interrupted: bool) -> int:
-    """Says how the run ended, and returns the exit code."""
+def _conclude(
+    result: Result, problem: BaseException | None, folder: Path, notes: Console, *, interrupted: int | None
+) -> int:
+    """Says how the run ended, and returns the exit code: ``interrupted``, where that is one."""
     from anabranch import display
 
     if isinstance(problem, AnabranchError):
         message = str(problem)
         stop = "" if message.endswith((".", "!", "?")) else "."
         display.error(notes, f"{message}{stop} {_before(result.rounds)} in {folder}")
-        return INTERRUPTED if interrupted else STOPPED
-    if interrupted:
+        return STOPPED if interrupted is None else interrupted
+    if interrupted is not None:
         display.note(notes, f"{result.stopped or 'interrupted after the last round'}; the result is in {folder}")
-        return INTERRUPTED
+        return interrupted
     if result.stopped:
         display.note(notes, result.stopped)
     return 0
