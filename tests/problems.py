@@ -45,9 +45,9 @@ def _array(numbers: np.ndarray) -> jax.Array:
     return jax.device_put(numbers)
 
 
-def filled(make: Callable[[], eqx.Module]) -> eqx.Module:
+def filled(make: Callable[[], eqx.Module], seed: int = 0) -> eqx.Module:
     """What is made, with numbers of NumPy: JAX would compile a program for the draw of each shape."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     return jax.tree.map(
         lambda leaf: _array(rng.uniform(-0.5, 0.5, leaf.shape)) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf,
         eqx.filter_eval_shape(make),

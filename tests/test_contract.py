@@ -17,7 +17,7 @@ from anabranch.gradients import dense
 from anabranch.streams.base import Block, Stream
 from anabranch.streams.digits import make_digits
 from anabranch.updates import Update
-from problems import bits
+from problems import bits, filled
 
 ROUNDS = 120
 
@@ -152,9 +152,9 @@ class TestStream:
 
 
 def small_model(widths, classes):
-    keys = jax.random.split(jax.random.key(0), len(widths) + 1)
-    clients = [eqx.nn.Linear(width, 3, key=key) for width, key in zip(widths, keys, strict=False)]
-    return ab.SplitModel(clients, eqx.nn.Linear(3 * len(widths), classes, key=keys[-1]))
+    shapes, key = [*[(width, 3) for width in widths], (3 * len(widths), classes)], jax.random.key(0)
+    *clients, server = [filled(lambda shape=shape: eqx.nn.Linear(*shape, key=key), i) for i, shape in enumerate(shapes)]
+    return ab.SplitModel(clients, server)
 
 
 @pytest.mark.parametrize("update", UPDATES, ids=repr)

@@ -16,7 +16,7 @@ from river import checks, compose, datasets, evaluate, linear_model, metrics, pr
 
 import anabranch as ab
 from anabranch import online
-from problems import bits
+from problems import bits, filled
 
 NAMES = ["a", "b", "c", "d", "e"]
 SPLIT = {"one": ["a", "b"], "two": ["c", "d"], "three": ["e"]}
@@ -41,9 +41,11 @@ def taught(rounds=5, **settings):
 
 def linears(widths, classes):
     """A person's own models, each client's another."""
-    keys = jax.random.split(jax.random.key(0), len(widths) + 1)
-    clients = [eqx.nn.Linear(width, 2 + m, key=keys[m]) for m, width in enumerate(widths)]
-    return ab.SplitModel(clients, eqx.nn.MLP(9, classes, 8, 1, key=keys[-1]))
+    key = jax.random.key(0)
+    clients = [
+        filled(lambda m=m, width=width: eqx.nn.Linear(width, 2 + m, key=key), m) for m, width in enumerate(widths)
+    ]
+    return ab.SplitModel(clients, filled(lambda: eqx.nn.MLP(9, classes, 8, 1, key=key), len(widths)))
 
 
 SETTINGS = {
