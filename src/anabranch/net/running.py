@@ -17,6 +17,7 @@ import numpy as np
 import optax
 
 from anabranch.checks import whole
+from anabranch.compiling import copied
 from anabranch.compute import Rate
 from anabranch.errors import AnabranchError, ConfigError, ModelError
 from anabranch.gradients import parameters
@@ -73,9 +74,7 @@ class Running(ABC, Generic[T]):
     @property
     def model(self) -> eqx.Module:
         """A copy of its own model, as it is now."""
-        return jax.tree.map(
-            lambda leaf: jnp.array(leaf) if eqx.is_array(leaf) else leaf, self.party.conversation.compute.party.model
-        )
+        return jax.tree.map(copied, self.party.conversation.compute.party.model)
 
     def leave(self) -> None:
         """Has it leave soon, after a checkpoint; it may come back."""
