@@ -134,6 +134,17 @@ def test_a_duplicate_takes_the_place_of_the_row_before_and_is_counted(
     assert "row 3 has the entity and the time of one before it, and takes its place; 1 rows are such" in caplog.text
 
 
+def test_rows_of_one_time_that_tell_of_other_events_are_all_given(tmp_path: Path) -> None:
+    rows = "x,9,1,10\nx,9,2,20\ny,9,1,30\nx,9,1,40\n"  # labels that became known together
+    source = opened(tmp_path / "t.csv", "who,at,of,a\n" + rows, event_time="of")
+    events = given_of(source)
+    assert [(each.name, each.reading.values["a"]) for each in events] == [
+        (NAMES.of("x", 2_000_000), "20"), (NAMES.of("y", 1_000_000), "30"), (NAMES.of("x", 1_000_000), "40"),
+    ]  # fmt: skip
+    assert source.counts == {"duplicate": 1}
+    assert (at(source, "x", 8), at(source, "x", 9)) == (None, "40")
+
+
 def test_times_that_go_back_are_refused_or_sorted(tmp_path: Path) -> None:
     text = "who,at,a\nx,1,10\nx,3,30\ny,2,20\n"
     with pytest.raises(DataError, match=r"t.csv: row 3 is earlier than the row before it.*order = \"sort\""):

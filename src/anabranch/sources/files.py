@@ -28,7 +28,7 @@ Order = Literal["check", "sort"]
 class FileSource:
     """The rows of a file, in the order of their times; the whole file is held.
 
-    Of two rows of the same entity and time the later one counts, and they are one event.
+    Of two rows of the same entity, time and event time the later one counts, and they are one event.
 
     Args:
         path: Parquet where the name says so, else CSV; the columns have names.
@@ -106,8 +106,14 @@ class FileSource:
             )
         ids: dict[str, int] = {}
         of_row = np.array([ids.setdefault(each, len(ids)) for each in entities], np.int64)
-        rows = np.lexsort((np.arange(len(times)), times, of_row))  # by entity, then time, then place
-        same = (np.diff(of_row[rows]) == 0) & (np.diff(times[rows]) == 0)
+        places = np.arange(len(times))
+        rows = np.lexsort((places, times, of_row))  # by entity, then time, then place: a look-up finds the last
+        groups = np.split(rows, np.flatnonzero(np.diff(of_row[rows])) + 1)
+        self._entities, self._times = entities, times
+        self._of_entity = {self._names.hash(entities[int(group[0])]): (times[group], group) for group in groups}
+        told = self._event_times  # a label may become known at the same time as that of another event
+        rows = np.lexsort((places, told, times, of_row))
+        same = (np.diff(of_row[rows]) == 0) & (np.diff(times[rows]) == 0) & (np.diff(told[rows]) == 0)
         if same.any():
             first = int(rows[np.flatnonzero(same)[0] + 1])
             self._notes.note(
@@ -117,10 +123,6 @@ class FileSource:
             )
             self.counts["duplicate"] = int(same.sum())
             rows = rows[np.append(~same, True)]
-        starts = np.flatnonzero(np.append(True, np.diff(of_row[rows]) != 0))
-        groups = np.split(rows, starts[1:])
-        self._entities, self._times = entities, times
-        self._of_entity = {self._names.hash(entities[int(group[0])]): (times[group], group) for group in groups}
         self._events = rows[np.lexsort((rows, times[rows]))]
 
     def __len__(self) -> int:
