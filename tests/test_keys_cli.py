@@ -46,6 +46,14 @@ def test_init_makes_a_folder_for_each_party_and_says_for_whom(tmp_path: Path) ->
     assert "port: 4333" in conf
 
 
+def test_init_says_for_whom_the_folder_of_an_asker_is(tmp_path: Path) -> None:
+    code, out, _ = init(tmp_path / "keys", "--askers", "app,desk")
+    assert code == 0
+    named = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
+    assert named == ["authority/", "broker/", "server/", "bank/", "shop/", "app/", "desk/"]
+    assert "for desk, who asks: anabranch predict desk/connection.toml" in out
+
+
 def test_a_cluster_has_several_hosts(tmp_path: Path) -> None:
     code, _, _ = keys(
         "init", tmp_path / "k", "--server", "a.example.org, b.example.org,10.0.0.7", "--clients", "x",

@@ -145,6 +145,7 @@ def test_a_question_that_has_no_answer_says_why(path: str, status: int, said: st
         (b"[" * 5000, "an object of JSON"),
         (b'{"event": "\\ud800"}', "half a letter"),
         (b'{"event": 1.5}', "must be a text"),
+        (b'{"\\ud800": "1"}', "there is no '\\\\ud800'"),
         (b'{"event": "' + b"a" * 20_000 + b'"}', "at most 16,384 bytes"),
     ],
 )
@@ -340,7 +341,7 @@ def test_what_is_no_http_is_said_in_a_line(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_an_asker_may_ask_and_nothing_else(tmp_path: Path) -> None:
+def test_an_asker_may_ask_and_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With the permissions of 'keys init', at a real nats-server."""
     made = tmp_path / "made"
     keys.init(made, "test", "127.0.0.1", ["bank"], askers=["app", "other"])
@@ -362,17 +363,17 @@ def test_an_asker_may_ask_and_nothing_else(tmp_path: Path) -> None:
             async def hear(error: Exception) -> None:
                 told.append(str(error))
 
-            app = await connect(Credentials.load(made / "app" / "connection.toml"), error_cb=hear)
+            one = await connect(Credentials.load(made / "app" / "connection.toml"), error_cb=hear)
             for subject in ("test.down.1", "test.up.1", "test.query", "test.ask.other", "test.answer.other.x"):
                 told.clear()
-                await app.publish(subject, b"x")
-                await app.flush()
+                await one.publish(subject, b"x")
+                await one.flush()
                 await until(lambda: told, f"a refusal of {subject}")
                 assert "permissions violation for publish" in told[0].lower(), subject
             for subject in ("test.>", "test.down.1", "test.answer.other.>", "test.ask.*"):
                 told.clear()
-                await app.subscribe(subject)
-                await app.flush()
+                await one.subscribe(subject)
+                await one.flush()
                 await until(lambda: told, f"a refusal of {subject}")
                 assert "permissions violation for subscription" in told[0].lower(), subject
             whole = dict.fromkeys(asking.ANSWER, 1)
@@ -385,12 +386,18 @@ def test_an_asker_may_ask_and_nothing_else(tmp_path: Path) -> None:
             await server.flush()
             got = await ask_nats(Credentials.load(made / "app" / "connection.toml"), {"event": "a"})
             assert got == whole
+            caplog.clear()
+            whole |= {"probabilities": [1.0], "answered": ["bank"], "replaced": {}}
+            command = ["predict", str(made / "app" / "connection.toml"), "--event", "a"]
+            done = await asyncio.to_thread(CliRunner().invoke, app, command)
+            assert done.exit_code == 0, done.output
+            assert "eof_received" not in caplog.text  # asyncio warns of how each connection with TLS ends
             del whole["round"]
             with pytest.raises(AnabranchError, match="has no 'round' in its answer"):
                 await ask_nats(Credentials.load(made / "app" / "connection.toml"), {"event": "a"})
             with pytest.raises((errors.Error, AnabranchError)):
                 await ask_nats(Credentials.load(made / "bank" / "connection.toml"), {"event": "a"})
-            await disconnect(app)
+            await disconnect(one)
             await disconnect(server)
 
     asyncio.run(main())

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,11 +79,28 @@ def predict(
         if where.startswith(("http://", "https://")):
             answer = asking.ask_http(where, question, token=token, ca=ca, certificate=certificate, key=key)
         else:
-            answer = asyncio.run(asking.ask_nats(Credentials.load(where), question))
+            with _without_tls_noise():
+                answer = asyncio.run(asking.ask_nats(Credentials.load(where), question))
         if as_json:
             typer.echo(json.dumps(answer))
         else:
             Console().print(_table(answer))
+
+
+@contextmanager
+def _without_tls_noise() -> Iterator[None]:
+    """Within it, asyncio does not warn of how a connection with TLS ends."""
+    from anabranch.net.logs import NOISE
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith(NOISE)
+
+    log = logging.getLogger("asyncio")
+    log.addFilter(wanted)
+    try:
+        yield
+    finally:
+        log.removeFilter(wanted)
 
 
 def _table(answer: dict[str, Any]) -> Table:
