@@ -197,6 +197,7 @@ def test_a_record_of_activations_ends():
         ({"classes": ["a", "a"]}, "a list of different classes"),
         ({"classes": "ab"}, "a list of different classes"),
         ({"missing": np.nan}, "missing is nan"),
+        ({"missing": 10**400}, "missing is a whole number of very many digits"),
         ({"learning_rate": [1, 2]}, "there are 4 parties"),
         ({"model": 3}, "model is 3"),
         ({"update": ab.OGD}, "update is the class OGD"),
@@ -205,6 +206,18 @@ def test_a_record_of_activations_ends():
 def test_wrong_settings_are_refused(settings, words):
     with pytest.raises(ab.ConfigError, match=words):
         ab.OnlineVFL(**{"split": SPLIT, **settings})
+
+
+def test_numbers_that_no_message_could_hold_are_named():
+    model = ab.OnlineVFL({"one": ["a"], "other": ["b"]}, classes=2, missing=np.float32(0))
+    with pytest.raises(ab.DataError, match="feature 'a' of client 'one' is a whole number of very many digits"):
+        model.learn_one({"a": 10**5000, "b": 1.0}, 0)
+    for y in (0, 1):
+        model.learn_one({"a": 1.0}, y)
+    with pytest.raises(ab.DataError, match="class a whole number of very many digits is one too many"):
+        model.learn_one({"a": 1.0}, 10**5000)
+    with pytest.raises(ab.DataError, match="class is nan"):
+        model.learn_one({"a": 1.0}, np.float32("nan"))
 
 
 def test_a_model_that_does_not_fit_is_refused():

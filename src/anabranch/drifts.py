@@ -18,6 +18,11 @@ WATCHED = ("error", "embedding")
 Reaction: TypeAlias = Literal["report", "reset", "boost"]
 REACTIONS = ("report", "reset", "boost")
 
+MOST = 100_000
+"""Of ``every``, so many samples being read at a time; and of ``boost``."""
+TRIED = 64
+"""So many values a new detector is tried with."""
+
 
 class Detection(NamedTuple):
     """A change that a detector has noticed."""
@@ -54,9 +59,9 @@ class Detect:
         watch: what is watched: ``"error"``, ``"embedding"``, or both.
         on_drift: ``"report"`` changes nothing in what is learnt. ``"reset"`` empties every party's window of gradients.
             ``"boost"`` multiplies every learning rate by ``boost`` for the next ``boost_rounds`` rounds.
-        boost: of the learning rates, above 0.
+        boost: of the learning rates, above 0, at most 100,000.
         boost_rounds: how long the learning rates are multiplied; a further detection begins anew.
-        every: what follows a detection begins with the next round whose number is a multiple of this.
+        every: what follows a detection begins with the next round whose number is a multiple of this; at most 100,000.
         options: settings of the detector, such as ``{"delta": 0.002}``.
 
     Raises:
@@ -87,19 +92,30 @@ class Detect:
         ):
             if value not in known:
                 raise ConfigError(f"detect: {name} is {value!r}; known are {_or(known)}.{nearest(str(value), known)}")
-        for name in ("boost_rounds", "every"):
-            object.__setattr__(self, name, whole(f"detect: {name}", getattr(self, name), 1))
+        for name, most in (("boost_rounds", 2**31 - 1), ("every", MOST)):
+            object.__setattr__(self, name, whole(f"detect: {name}", getattr(self, name), 1, most))
         number = isinstance(self.boost, int | float) and not isinstance(self.boost, bool)
-        if not number or not 0 < self.boost < float("inf"):
-            raise ConfigError(f"detect: boost is {self.boost!r}, but a number above 0 is needed")
+        if not number or not 0 < self.boost <= MOST:
+            raise ConfigError(f"detect: boost is {self.boost!r:.60}, but a number above 0 is needed, {MOST:,} at most")
         if not isinstance(self.options, Mapping):
             raise ConfigError(f"detect: options is {self.options!r}, but a table of the detector's settings is needed")
-        self.make(seed=0)
+        self._try_out()
 
     @property
     def reacts(self) -> bool:
         """Whether a detection changes what is learnt."""
         return self.on_drift != "report"
+
+    def _try_out(self) -> None:
+        """Refuses settings that a detector takes and then dies of, one that is of Rust by a panic."""
+        tried = self.make(seed=0)
+        try:
+            for i in range(TRIED):
+                tried.update(i % 2)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            raise ConfigError(f"detect: {self.detector} does not work with {dict(self.options)!r}: {error}") from None
 
     def make(self, seed: int) -> Any:
         """A new detector; one that draws does so from this seed, unless ``options`` has another."""

@@ -238,8 +238,9 @@ class OnlineVFL(_Classifier):
         cast = np.where(gone, 0.0 if self.missing is None else self.missing, cast).astype(self._dtype)
         if not np.isfinite(cast).all():
             name = self._names[int(np.isfinite(cast).argmin())]
+            value = _shown(x[name]) if name in x else f"missing, and in its place comes {self.missing}"
             raise DataError(
-                f"feature {name!r} of client {self._holder(name)!r} is {x[name]}; a number that {self._dtype} holds is "
+                f"feature {name!r} of client {self._holder(name)!r} is {value}; a number that {self._dtype} holds is "
                 "needed"
             )
         return cast
@@ -265,7 +266,7 @@ class OnlineVFL(_Classifier):
 
     def _slot(self, y: Hashable) -> int:
         """The output that stands for a class; a new class takes the next."""
-        if y is None or (isinstance(y, float) and math.isnan(y)):
+        if y is None or (isinstance(y, float | np.floating) and math.isnan(y)):
             raise DataError(f"the sample's class is {y}: only a sample whose class is known can be learnt from")
         try:
             slot = self._slots.get(y, len(self._slots))
@@ -274,8 +275,8 @@ class OnlineVFL(_Classifier):
         if slot == self._most:
             what = "there may be" if _is_number(self.classes) else "classes lists"
             raise DataError(
-                f"class {y!r:.60} is one too many: {what} {self._most}, and known are {_listed(self._slots)}; make the "
-                "model with more classes"
+                f"class {_shown(y)} is one too many: {what} {self._most}, and known are {_listed(self._slots)}; make "
+                "the model with more classes"
             )
         return slot
 
@@ -377,11 +378,20 @@ def _read_split(split: Any) -> dict[str, list[Hashable]]:
 def _read_missing(missing: Any) -> float | None:
     if missing is None:
         return None
-    if isinstance(missing, bool) or not isinstance(missing, int | float) or not math.isfinite(missing):
+    number = isinstance(missing, int | float | np.integer | np.floating) and not isinstance(missing, bool)
+    if not number or not abs(missing) <= float(np.finfo(np.float32).max):
         raise ConfigError(
-            f"missing is {missing!r}, but it is a number, or None to refuse samples with missing features"
+            f"missing is {_shown(missing)}, but it is a number that float32 holds, or None to refuse samples with "
+            "missing features"
         )
     return float(missing)
+
+
+def _shown(value: Any) -> str:
+    """In a message: some numbers are too long for that."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a whole number of very many digits"
+    return f"{value!r:.60}"
 
 
 def _read_labels(classes: Any) -> list[Hashable]:

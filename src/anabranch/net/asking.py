@@ -62,8 +62,8 @@ def ask_http(
     except (OSError, ssl.SSLError, UnicodeDecodeError) as error:
         raise ConfigError(f"a file for the connection cannot be used: {error}") from error
     body = json.dumps(question).encode()
-    request = urllib.request.Request(url.rstrip("/") + "/predict", body, headers)
     try:
+        request = urllib.request.Request(url.rstrip("/") + "/predict", body, headers)
         handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
         if context is not None:
             handlers.append(urllib.request.HTTPSHandler(context=context))

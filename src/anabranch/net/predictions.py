@@ -25,6 +25,9 @@ LARGEST = 16 * 1024
 LONGEST = 1000
 """Letters of an event's or an entity's name in a question."""
 
+SOONEST, LATEST = datetime(1900, 1, 1), datetime(2200, 1, 1)
+"""Of which moments it may be asked."""
+
 WRONG, MISSING, BUSY, AWAY = 400, 404, 429, 503
 
 
@@ -122,7 +125,7 @@ class Predictor:
         return [names[i] if i < len(names) else f"client {i + 1}" for i in clients if which(i)]
 
     def _event(self, question: Mapping[str, Any]) -> bytes:
-        wrong = [f"{key:.60}" for key in question if key not in ("event", "entity", "time")]
+        wrong = [ascii(key)[1:-1][:60] for key in question if key not in ("event", "entity", "time")]
         given = [key for key in ("event", "entity") if question.get(key) is not None]
         time = question.get("time")
         if wrong or len(given) > 1 or (not given and time is None):
@@ -194,10 +197,10 @@ def _microseconds(given: Any) -> int:
         moment = datetime.fromisoformat(given)
     except (TypeError, ValueError):
         moment = None
-    if moment is None or moment.tzinfo is None:
+    if moment is None or moment.tzinfo is None or not SOONEST <= moment.replace(tzinfo=None) <= LATEST:
         raise NoPredictionError(
             f"time is {given!r:.60}, but it must be now, or a date and a time with its offset, such as "
-            "2026-11-28T12:00:00Z",
+            f"2026-11-28T12:00:00Z, from {SOONEST.year} to {LATEST.year}",
             WRONG,
         )
     return round(moment.timestamp() * 1_000_000)
