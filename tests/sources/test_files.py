@@ -158,6 +158,7 @@ def test_times_that_go_back_are_refused_or_sorted(tmp_path: Path) -> None:
     [
         ("who,at,a\nx,1,1\nx,soon,2\n", "row 2, column 'at': 'soon' is no time"),
         ("who,at,a\nx,,1\n", "row 1, column 'at': an empty cell is no time"),
+        (f"who,at,a\nx,{'1' * 400},1\n", "row 1, column 'at': a number of more than 60 digits is no time"),
         ("who,at,a\n ,1,1\n", "row 1, column 'who': the entity is empty"),
         ("who,at,a\n", "has no rows"),
         ("who,at,a\nx,1\n", "row 1 has 2 cells, expected 3"),

@@ -118,16 +118,19 @@ def test_what_is_not_safe_for_long_is_not_given_again_meanwhile(tmp_path: Path) 
 def test_a_message_that_cannot_be_used_is_kept_aside_and_passed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bad = [b"{not json", b"[1]", b'{"at": 1}', b'{"who": "x"}', b'{"who": "x", "at": "soon"}', b"\xff\xfe"]
+    bad = [
+        b"{not json", b"[1]", b'{"at": 1}', b'{"who": "x"}', b'{"who": "x", "at": "soon"}',
+        b'{"who": "x", "at": ' + b"1" * 400 + b"}", b'{"who": "\\ud83d", "at": 1}', b"\xff\xfe",
+    ]  # fmt: skip
 
     async def body(broker: LocalBroker, js: JetStreamContext) -> None:
         for each in bad:
             await js.publish("orders.bad", each)
         await tell(js, ("x", 1, 10))
-        source = opened(broker, aside=Aside(tmp_path / "aside.jsonl", most=5))
+        source = opened(broker, aside=Aside(tmp_path / "aside.jsonl", most=7))
         events = await first(source, 1)
         assert short(events) == [("x", 1, 10)]
-        assert source.counts == {"unusable": 6}
+        assert source.counts == {"unusable": 8}
         assert "a message of orders.bad cannot be used, and is kept in" in caplog.text
         async with asyncio.timeout(30):  # they are acknowledged, and the broker hears of it
             while (await js.consumer_info("orders", "anabranch")).num_ack_pending > 1:
@@ -136,10 +139,14 @@ def test_a_message_that_cannot_be_used_is_kept_aside_and_passed(
 
     with_broker(tmp_path / "broker", body)
     lines = [json.loads(line) for line in (tmp_path / "aside.jsonl").read_text().splitlines()]
-    assert [base64.b64decode(line["payload"]) for line in lines] == bad[:5]
+    assert [base64.b64decode(line["payload"]) for line in lines] == bad[:7]
     reasons = [line["reason"] for line in lines]
     for reason, said in zip(
-        reasons, ["not JSON", "a list, not an object", "the entity is None", "no field 'at'", "'soon' is no time"],
+        reasons,
+        [
+            "not JSON", "a list, not an object", "the entity is None", "no field 'at'", "'soon' is no time",
+            "a number of more than 60 digits is no time", "the entity is no text that Unicode can write",
+        ],
         strict=True,
     ):  # fmt: skip
         assert said in reason
@@ -149,6 +156,8 @@ def test_messagepack_and_the_time_of_the_broker(tmp_path: Path) -> None:
     async def body(broker: LocalBroker, js: JetStreamContext) -> None:
         before = dt.datetime.now(dt.UTC).timestamp()
         await js.publish("orders.x", b"\xc1")
+        far = msgpack.Timestamp(2**62)  # a year that Python has no date for
+        await js.publish("orders.x", msgpack.packb({"who": 17, "at": far}))
         await js.publish("orders.x", msgpack.packb({"who": 17, "a": 1.5}))
         moment = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
         await js.publish("orders.x", msgpack.packb({"who": 17, "at": moment}, datetime=True))
@@ -157,7 +166,7 @@ def test_messagepack_and_the_time_of_the_broker(tmp_path: Path) -> None:
         assert (event.reading.entity, event.reading.values) == ("17", {"a": 1.5})
         assert before - 1 <= event.reading.time / 1e6 <= before + 60
         assert late.reading.values == {"a": None}
-        assert source.counts == {"unusable": 1}
+        assert source.counts == {"unusable": 2}
         await source.close()
         source = opened(broker, form="msgpack", durable="two")
         (event,) = await first(source, 1)

@@ -50,7 +50,9 @@ def test_an_entity_is_the_same_text_wherever_it_comes_from(value: Any, text: str
     assert entity_text(value) == text
 
 
-@pytest.mark.parametrize("value", [None, "", "  ", 1.5, float("nan"), True, b"x"])
+@pytest.mark.parametrize(
+    "value", [None, "", "  ", 1.5, float("nan"), True, b"x", "\ud83d", pytest.param(10**5000, id="long")]
+)
 def test_what_is_no_entity_is_refused(value: Any) -> None:
     with pytest.raises(DataError, match="the entity is"):
         entity_text(value)
@@ -76,7 +78,24 @@ def test_times_are_microseconds_since_1970(value: Any, unit: str, expected: int)
     assert micros(value, unit) == expected
 
 
-@pytest.mark.parametrize("value", ["", "yesterday", None, True, float("nan"), "2026-13-01", 1e300, b"1"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "yesterday",
+        None,
+        True,
+        float("nan"),
+        "2026-13-01",
+        1e300,
+        1e308,
+        b"1",
+        10**400,
+        pytest.param(-(10**5000), id="long"),
+        "1" * 400,
+        "1" * 5000,
+    ],
+)
 def test_what_is_no_time_is_refused(value: Any) -> None:
     with pytest.raises(DataError, match="no time"):
         micros(value)

@@ -323,7 +323,7 @@ def _parser(form: Form) -> Callable[[bytes], Any]:
     def parse(payload: bytes) -> Any:
         try:
             return msgpack.unpackb(payload, timestamp=3)
-        except (ValueError, msgpack.UnpackException, TypeError) as error:
+        except (ValueError, msgpack.UnpackException, TypeError, OverflowError, RecursionError) as error:
             raise DataError(f"it is not MessagePack: {str(error) or type(error).__name__}") from None
 
     return parse

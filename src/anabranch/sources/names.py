@@ -37,7 +37,11 @@ def entity_text(value: Any) -> str:
         value = int(value)
     if value is None or isinstance(value, float | bool | bytes):
         raise DataError(f"the entity is {value!r}, but it must be a text or a whole number")
-    text = unicodedata.normalize("NFC", str(value)).strip()
+    try:
+        text = unicodedata.normalize("NFC", str(value)).strip()
+        text.encode()
+    except ValueError:  # half a surrogate, or more digits than Python writes
+        raise DataError("the entity is no text that Unicode can write, or a number of too many digits") from None
     if not text:
         raise DataError("the entity is empty")
     return text

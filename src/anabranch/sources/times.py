@@ -17,6 +17,7 @@ _MICROSECOND = timedelta(microseconds=1)
 UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 """How many microseconds each unit of a number has."""
 _SLASHES = re.compile(r"^(\d{4})/(\d{1,2})/(\d{1,2})")
+_LONGEST = 64
 _EARLIEST, _LATEST = -(2**62), 2**62
 
 
@@ -48,12 +49,15 @@ def micros(value: Any, unit: str = "s") -> int:
         return (aware - _EPOCH) // _MICROSECOND
     if isinstance(value, date):
         return (datetime(value.year, value.month, value.day, tzinfo=UTC) - _EPOCH) // _MICROSECOND
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not math.isfinite(value):
-        raise DataError(f"{_shown(value)} is no time: use ISO 8601, such as 2026-11-28T13:05:00Z, or a number")
-    exact = value * UNITS[unit] if isinstance(value, int) else round(value * UNITS[unit])
-    if not _EARLIEST <= exact <= _LATEST:
-        raise DataError(f"{value} is no time in {unit} since 1970: is the unit another?")
-    return int(exact)
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise _no_time(value)
+    if not isinstance(value, int) and not math.isfinite(value):  # of an int too large for a float it cannot say
+        raise _no_time(value)
+    if _EARLIEST <= value <= _LATEST:  # else its product may be more than a float or a decimal can be
+        exact = value * UNITS[unit] if isinstance(value, int) else round(value * UNITS[unit])
+        if _EARLIEST <= exact <= _LATEST:
+            return int(exact)
+    raise DataError(f"{_shown(value)} is no time in {unit} since 1970: is the unit another?")
 
 
 def _of_text(text: str) -> Any:
@@ -61,6 +65,8 @@ def _of_text(text: str) -> Any:
         return float(text) if "." in text else int(text)
     except ValueError:
         pass
+    if len(text) > _LONGEST:  # Python takes thousands of digits for a date and a time
+        return text
     iso = _SLASHES.sub(lambda found: f"{found[1]}-{int(found[2]):02}-{int(found[3]):02}", text)
     try:
         return datetime.fromisoformat(iso)
@@ -68,7 +74,13 @@ def _of_text(text: str) -> Any:
         return text
 
 
+def _no_time(value: Any) -> DataError:
+    return DataError(f"{_shown(value)} is no time: use ISO 8601, such as 2026-11-28T13:05:00Z, or a number")
+
+
 def _shown(value: Any) -> str:
+    if isinstance(value, int) and abs(value) >= 10**60:  # Python writes no more than some thousands of digits
+        return "a number of more than 60 digits"
     return "an empty cell" if value in (None, "") else f"{value!r:.60}"
 
 
