@@ -201,6 +201,25 @@ def test_a_federation_notices_what_the_simulator_does(tmp_path):
         assert f"drift was noticed: {each}" in log
 
 
+@pytest.mark.parametrize(
+    ("detect", "follows"),
+    [
+        ({}, ""),
+        ({"on_drift": "reset"}, "; windows are emptied"),
+        ({"on_drift": "boost", "boost": 2.5}, "; learning rates x 2.5 for 1,000 rounds"),
+    ],
+)
+def test_the_log_says_what_follows(tmp_path, caplog, detect, follows):
+    run = write_run(tmp_path, clients=2, rounds=10, detect=detect)
+    credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))
+    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", Pace())
+    party.watch.detections.append(Detection(3, "error", None, 0.1, 0.2))
+    party._tell_drifts()
+    party._log_file.close()
+    (said,) = [each.getMessage() for each in caplog.records if "drift was noticed" in each.getMessage()]
+    assert said == f"drift was noticed: {party.watch.detections[0]}{follows}"
+
+
 def test_what_a_server_noticed_is_a_metric(tmp_path):
     run = write_run(tmp_path, clients=2, rounds=10, detect={})
     credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))

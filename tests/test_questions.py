@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.net.server import ServerParty
+from anabranch.net.sourced import SourcedRoom
 from anabranch.net.waitingroom import Happening, WaitingRoom
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Predicted, Send
@@ -172,3 +180,38 @@ def test_a_log_that_is_ahead_of_the_file_keeps_an_event_from_being_learnt_again(
     waiting.add(b"c", 1, b"", 0.0)
     waiting.label(b"c", 1, 0.0)
     assert waiting.is_ready
+
+
+def test_a_server_says_at_powers_of_ten_why_events_are_not_learnt_from(caplog: pytest.LogCaptureFixture) -> None:
+    server = ServerParty.__new__(ServerParty)
+    server._gone, server._say_gone, server._log = Counter(), {}, logging.getLogger("test")
+    forgotten: list[bytes] = []
+    server.conversation = SimpleNamespace(forget=forgotten.extend)
+    server._do = AsyncMock()
+
+    async def main() -> None:
+        for _ in range(25):
+            await server._forget([b"a"], "they are many")
+        await server._forget([b"b"] * 80, "they are late")
+        await server._forget([], "nothing")
+        await server._forget([b"a"] * 80, "they are many")
+
+    asyncio.run(main())
+    assert len(forgotten) == 185
+    assert [each.getMessage().partition("since ")[2] for each in caplog.records] == [
+        "they are many: 1 by now", "they are many: 10 by now", "they are late: 80 by now", "they are many: 105 by now",
+    ]  # fmt: skip
+
+
+def test_labels_that_keep_a_server_open_are_counted(tmp_path: Path) -> None:
+    waiting = Waiting(tmp_path / "waiting", most=10, expiry=60.0)
+    room = SourcedRoom(waiting, Listed(Happening(b"a", 1), Happening(b"b", 1), Happening(b"c")), stored=False)
+    assert not room.kept_open_by
+    assert room.take(5) == [b"c"]
+    assert (len(room.take(5)), room.kept_open_by) == (0, 0)  # an event is under way
+    nothing = np.zeros(2, bool)
+    room.number(1)
+    room.predicted(Predicted(0, b"c", 0, 0, None, None, nothing, (0, 0), (0, 0)))
+    assert (room.kept_open_by, room.over) == (2, False)
+    waiting.expire(time.time() + 61.0)
+    assert (room.kept_open_by, room.over) == (0, True)

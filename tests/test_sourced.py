@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import logging
 import sqlite3
 import threading
 import time
@@ -270,7 +271,10 @@ def sensors(folder: Path, n: int = 120, **labels: Any) -> World:
     return world
 
 
-def test_sensors_sample_their_latest_reading_when_any_of_them_is_touched(tmp_path: Path) -> None:
+def test_sensors_sample_their_latest_reading_when_any_of_them_is_touched(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     world = sensors(tmp_path, expiry=2.0, coalesce=0.5)
     light = lights(tmp_path)
     moved, last = [], None
@@ -286,6 +290,7 @@ def test_sensors_sample_their_latest_reading_when_any_of_them_is_touched(tmp_pat
     assert [client.conversation.activations for client in clients] == [len(moved), 12]
     assert server.late is not None
     assert server.late.waiting.counts["unknown"] == 120 - len(touched)  # labels of times at which nothing happened
+    assert caplog.text.count("the labels have ended; ") == 1
 
 
 def test_labels_of_moments_at_which_nothing_happened_are_told_apart(

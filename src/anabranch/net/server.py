@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -127,6 +127,12 @@ class ServerParty(Engine):
         """How many rounds of the log were played again."""
         self._told_drifts = 0 if self.watch is None else len(self.watch.detections)
         """How many detections a person was told of."""
+        self._gone: Counter[str] = Counter()
+        """Events that were given up in this process, by why."""
+        self._say_gone: dict[str, int] = {}
+        """When a person is told of them again."""
+        self._told_end = False
+        """Whether a person was told that the labels have ended."""
 
     def _restore(self) -> int:
         found = checkpoint.load(self.folder)
@@ -237,7 +243,8 @@ class ServerParty(Engine):
         """Opens rounds for the events whose labels are there, and has those predicted that happen."""
         talk = self.conversation
         absent = self._absent(now)
-        await self._forget(late.expired(now))
+        await self._forget(late.expired(now), "they have waited too long for their labels")
+        self._tell_end(late)
         while talk.room and not absent and self._stop is None:
             # In two halves, so that the clients work on one while the server works on the other.
             room = min(talk.room, max(1, talk.in_flight // 2))
@@ -297,11 +304,24 @@ class ServerParty(Engine):
             self._more = asyncio.ensure_future(source.more())
             self._more.add_done_callback(self._have_more)
 
-    async def _forget(self, events: list[bytes]) -> None:
-        """Events that wait for their labels no longer."""
-        if events:
-            self._log.warning("%d events have waited too long for their labels, and are not learnt from", len(events))
-            await self._do(self.conversation.forget(events))
+    async def _forget(self, events: list[bytes], why: str) -> None:
+        """Events that wait for their labels no longer; why is said at the first, and then at ten times as many."""
+        if not events:
+            return
+        self._gone[why] += len(events)
+        if self._gone[why] >= self._say_gone.get(why, 1):
+            self._say_gone[why] = 10 ** len(str(self._gone[why]))
+            self._log.warning("events are not learnt from, since %s: %d by now", why, self._gone[why])
+        await self._do(self.conversation.forget(events))
+
+    def _tell_end(self, late: WaitingRoom) -> None:
+        """Says once why this server goes on, where no labels come any more."""
+        if late.kept_open_by and not self._told_end:
+            self._told_end = True
+            self._log.info(
+                "the labels have ended; %d of them wait for their events, each for `expiry` seconds at most",
+                late.kept_open_by,
+            )
 
     async def predict(self, event: bytes) -> Predicted:
         """What is predicted for an event now, with the clients that are here; nothing changes.
@@ -340,7 +360,7 @@ class ServerParty(Engine):
             if found is not None and not found.done():
                 found.set_result(predicted)
         elif self.late is not None:
-            await self._forget(self.late.predicted(predicted))
+            await self._forget(self.late.predicted(predicted), "more than `most` waited, and the oldest had to go")
             self._wake.set()
 
     def _have_more(self, task: asyncio.Task[None]) -> None:
@@ -387,7 +407,17 @@ class ServerParty(Engine):
         found = [] if self.watch is None else self.watch.detections[self._told_drifts :]
         self._told_drifts += len(found)
         for each in found:
-            self._log.warning("drift was noticed: %s", each, extra={"round": each.round})
+            self._log.warning("drift was noticed: %s%s", each, self._what_follows(), extra={"round": each.round})
+
+    def _what_follows(self) -> str:
+        """What a detection leads to, for the log."""
+        assert self.watch is not None
+        detect = self.watch.detect
+        if detect.on_drift == "reset":
+            return "; windows are emptied"
+        if detect.on_drift == "boost":
+            return f"; learning rates x {detect.boost:g} for {detect.boost_rounds:,} rounds"
+        return ""
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         self._log_file.sync()  # so that no checkpoint on the disk is ahead of the log there

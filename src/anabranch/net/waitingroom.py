@@ -82,7 +82,17 @@ class WaitingRoom:
     @property
     def over(self) -> bool:
         """Whether nothing will come of anything here any more."""
+        return self._is_still
+
+    @property
+    def _is_still(self) -> bool:
+        """Whether nothing comes of itself any more, and nothing is under way."""
         return self.source.over and not (self._here or self._held or self._asked)
+
+    @property
+    def kept_open_by(self) -> int:
+        """How many labels it waits for the events of, where nothing else is waited for."""
+        return self.waiting.early if self._is_still and not self.over else 0
 
     def ready(self, room: int) -> list[Ready]:
         """The next events to learn from, at most so many."""
