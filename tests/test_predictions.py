@@ -214,6 +214,7 @@ def test_the_token_is_needed_for_all_but_health(tmp_path: Path) -> None:
         refused = await asyncio.to_thread(CliRunner().invoke, app, command[:-2])
         assert refused.exit_code == 2
         assert "show the token" in refused.stderr
+        assert "--token FILE" in refused.stderr
 
     run(tmp_path, main, Predictions(port=0, token=str(tmp_path / "token")))
 

@@ -22,13 +22,17 @@ CLIENTS = {
 }
 BEGIN, PERIOD = np.datetime64("1996-05-07T00:00"), np.timedelta64(30, "m")
 """The dates of the table are scaled beyond recognition; a row is half an hour."""
+JOINS = 17_424
+"""Rows of the table without Victoria."""
 
 
 def joins(rows: Table) -> int:
     """The row from which on Victoria is there: before, the table repeats one price and one demand of it."""
     changes = np.flatnonzero(np.diff(rows["vicprice"]))
     if not len(changes):
-        raise SystemExit(f"Victoria is not there yet in the first {len(rows['vicprice']):,} rows: play more")
+        raise SystemExit(
+            f"Victoria is not there yet in the first {len(rows['vicprice']):,} rows: it joins after {JOINS:,}, play more"
+        )
     return int(changes[0]) + 1
 
 

@@ -15,6 +15,16 @@ anabranch keys init keys --server localhost --listen 127.0.0.1 --port "$port" --
 broker=$!
 trap 'kill $broker ${shop:-} ${bank:-} 2>/dev/null || true' EXIT
 
+# Where another program has the port, the parties would meet that one, and call its certificate wrong.
+until grep -q "Server is ready" keys/broker/nats-server.log 2>/dev/null; do
+    if ! kill -0 $broker 2>/dev/null; then
+        echo "the nats-server has ended: $(tail -n 1 keys/broker/nats-server.log)" >&2
+        echo "Where port $port is taken, PORT=4333 sh demo.sh takes another." >&2
+        exit 1
+    fi
+    sleep 0.1
+done
+
 # In any order: each waits for the others.
 anabranch client shop.toml 2> shop.log &
 shop=$!

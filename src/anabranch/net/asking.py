@@ -70,7 +70,9 @@ def ask_http(
         with urllib.request.build_opener(*handlers).open(request, timeout=timeout) as response:
             return _checked(_read(response.read(LARGEST)), url)
     except urllib.error.HTTPError as error:
-        raise AnabranchError(str(_read(error.read(LARGEST)).get("error", error))) from None
+        said = str(_read(error.read(LARGEST)).get("error", error))
+        hint = " (anabranch predict: --token FILE)" if error.code == 401 else ""
+        raise AnabranchError(said + hint) from None
     except urllib.error.URLError as error:
         raise ConnectError(f"{url}: there is no answer ({error.reason})") from None
     except (OSError, ValueError, HTTPException) as error:
