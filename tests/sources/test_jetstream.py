@@ -192,16 +192,38 @@ def test_a_bucket_has_the_last_values_of_each_entity(tmp_path: Path) -> None:
         assert (at(source, "x", 0), at(now, "x", 0), at(now, "z", 0)) == (None, 10, None)
         assert source.counts == {"unusable": 1}
         assert await play(source) == []
+        await store.put("bad", b'{"at": ' + b"1" * 400 + b"}")
+        await store.put("bad", b'{"who": "\\ud83d", "at": 1}')
         await store.put("x", b'{"at": 5, "a": 11}')
         await store.put("z", b'{"at": 6, "a": 30}')
         async with asyncio.timeout(30):
             while at(source, "z", 9) is None:
                 await asyncio.sleep(0)
         assert [at(source, "x", s) for s in (4, 5)] == [10, 11]
+        assert source.counts == {"unusable": 3}
         await source.close()
         await now.close()
 
     with_broker(tmp_path, body)
+
+
+def test_a_watch_that_ends_is_an_error_and_no_old_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jetstream, "WAIT", 0.2)
+
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        store = await js.key_value("customers")
+        source = opened(broker, bucket="customers", aside=Aside(tmp_path / "own" / "aside.jsonl"))
+        await source.begin()
+        (tmp_path / "own").rmdir()
+        (tmp_path / "own").write_text("")  # nothing can be kept aside any more
+        await store.put("bad", b"{")
+        with pytest.raises(OutputError, match="messages kept aside"):
+            await play(source, 1)
+        with pytest.raises(OutputError, match="messages kept aside"):
+            at(source, "x", 9)
+        await source.close()
+
+    with_broker(tmp_path / "broker", body)
 
 
 def test_a_broker_that_goes_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
@@ -21,7 +22,7 @@ from nats.aio.msg import Msg
 from nats.js import api
 from nats.js import errors as js_errors
 
-from anabranch.errors import ConfigError, DataError
+from anabranch.errors import ConfigError, DataError, OutputError
 from anabranch.sources.aside import Aside
 from anabranch.sources.base import AsOf, ClockCheck, Happening, Notes, Reading, check_as_of
 from anabranch.sources.latest import Latest
@@ -148,11 +149,13 @@ class JetStreamSource:
 
         Raises:
             ConfigError: where there is no such stream.
+            Exception: that ended the watch of the bucket.
         """
         if self._stream is None:
             return
         subscription: Any = None
         while True:
+            self._check_tasks()
             try:
                 if subscription is None:
                     subscription = await self._subscribe(self._stream)
@@ -281,11 +284,14 @@ class JetStreamSource:
                 if not ready.is_set():
                     raise ConfigError(f"bucket '{bucket}': the broker has none of this name") from error
                 await self._wait(error)
+            except OutputError:  # an OSError as well, and not the broker's
+                raise
             except _AWAY as error:
                 await self._wait(error)
             finally:
                 if watcher is not None and self._client.is_connected:
-                    await watcher.stop()
+                    with suppress(*_AWAY):  # it went away just now
+                        await watcher.stop()
 
     def _entry(self, bucket: str, entry: Any) -> None:
         if entry.operation is not None:  # it was deleted
@@ -297,8 +303,19 @@ class JetStreamSource:
             self._put_aside(f"{bucket}/{entry.key}", entry.value, str(error))
 
     def look(self, name: bytes) -> Mapping[str, Any] | None:
-        """The last values of an event's entity at or before its time; of those that are held."""
+        """The last values of an event's entity at or before its time; of those that are held.
+
+        Raises:
+            Exception: that ended the watch of the bucket, since what is held would be of before it.
+        """
+        self._check_tasks()
         return self._latest.look(name) if self._as_of == "event" else self._latest.last(name)
+
+    def _check_tasks(self) -> None:
+        """Raises what one of them failed with."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled():
+                task.result()
 
     async def close(self) -> None:
         """Ends the connection; what is not safe is given again."""
