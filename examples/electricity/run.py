@@ -31,7 +31,7 @@ def joins(rows: Table) -> int:
     changes = np.flatnonzero(np.diff(rows["vicprice"]))
     if not len(changes):
         raise SystemExit(
-            f"Victoria is not there yet in the first {len(rows['vicprice']):,} rows: it joins after {JOINS:,}, play more"
+            f"Victoria is not there yet in the first {len(rows['vicprice']):,} rows: play more than {JOINS:,}"
         )
     return int(changes[0]) + 1
 
