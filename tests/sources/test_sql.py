@@ -16,6 +16,7 @@ from anabranch.sources.base import Happening
 from anabranch.sources.cursor import Cursor
 from anabranch.sources.names import Names
 from anabranch.sources.sql import SqlSource
+from anabranch.sources.times import micros
 from databases import Database, Postgresql, Sqlite, postgresql
 from source_playing import play, run
 
@@ -276,6 +277,31 @@ def test_the_cursor_can_be_of_a_time_with_a_zone(database: Database, tmp_path: P
         if events:
             run(events[0].safe())
         run(source.close())
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE", "TEXT"])
+def test_a_look_up_of_a_time_that_no_date_has(database: Database, kind: str) -> None:
+    database.run(
+        "DROP TABLE orders",
+        f"CREATE TABLE orders (id INTEGER PRIMARY KEY, who INTEGER, at {kind}, a INTEGER)",
+        "INSERT INTO orders VALUES (1, 7, '2026-01-01', 1)",
+    )
+    source = opened(database)
+    far = micros("9999-12-31T23:59:59-14:00")
+    assert [at(source, "7", each // 1_000_000) for each in (-far, far, 2**62)] == [None, 1, 1]
+    run(source.close())
+
+
+def test_a_look_up_passes_a_row_whose_text_is_no_time(database: Database) -> None:
+    database.run(
+        "DROP TABLE orders",
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, who INTEGER, at TEXT, a INTEGER)",
+        "INSERT INTO orders VALUES (1, 7, '2026-01-01', 1), (2, 7, 'soon', 2)",
+    )
+    source = opened(database)
+    assert at(source, "7", 2_000_000_000) == 1
+    assert source.counts["unusable"] == 1
+    run(source.close())
 
 
 def test_sensors_are_the_last_row_at_a_time(database: Database) -> None:

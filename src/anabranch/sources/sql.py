@@ -31,7 +31,11 @@ CONNECT = 5
 """Seconds that a connection may take."""
 _PAGE = 100
 
+_DATES = (datetime(2, 1, 1), datetime(9998, 12, 31))
+"""Those that Python can have in every time zone; a database's go further."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST, _LATEST = ((each.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1) for each in _DATES)
+"""The times that a date can be of, in microseconds since 1970; that of an event may be before or after."""
 
 
 class SqlSource:
@@ -289,8 +293,11 @@ class SqlSource:
         start = 0
         while rows := self._fetch(query.limit(_PAGE).offset(start)):  # a text is compared as the time that it says
             for row in rows:
-                if row[0] is not None and micros(row[0], self._unit) <= moment:
-                    return self._of(row[1:])
+                try:
+                    if row[0] is not None and micros(row[0], self._unit) <= moment:
+                        return self._of(row[1:])
+                except DataError as error:
+                    self._notes.note("unusable", f"a row that a look-up met is left out: {error}")
             start += _PAGE
         return None
 
@@ -318,7 +325,7 @@ class SqlSource:
         """A time as the column has it."""
         kind = self._table.c[self._asked[0]].type
         if isinstance(kind, sa.Date | sa.DateTime):
-            aware = _EPOCH + timedelta(microseconds=moment)
+            aware = _EPOCH + timedelta(microseconds=min(max(moment, _EARLIEST), _LATEST))
             if isinstance(kind, sa.DateTime):
                 return aware if kind.timezone else aware.replace(tzinfo=None)
             return aware.date()
