@@ -295,7 +295,8 @@ class SourcedServer(_Sourced, ServerParty):
             self._say_without = 10 * self.late.without_event
             self.say(
                 f"{self.late.without_event:,} labels are of moments without an event so far, though clients have told "
-                "of later ones: they wait until they expire. Is a clock, a time zone or a grain wrong?",
+                "of later ones: they wait until they expire. Usual where clients tell only of what has moved, or where "
+                "a file is replayed as fast as possible; else look at clocks, time zones and grain.",
                 logging.WARNING,
             )
 
