@@ -304,6 +304,26 @@ def test_a_look_up_passes_a_row_whose_text_is_no_time(database: Database) -> Non
     run(source.close())
 
 
+@pytest.mark.parametrize("time", ["BIGINT", "TEXT"])
+def test_a_value_that_cannot_be_read_is_of_its_row_alone(database: Database, tmp_path: Path, time: str) -> None:
+    kind, bad = (
+        ("TIMESTAMP", "'infinity'") if database.url.startswith("postgres") else ("TEXT", "CAST(x'4df8' AS TEXT)")
+    )
+    database.run(
+        "DROP TABLE orders",
+        f"CREATE TABLE orders (id INTEGER PRIMARY KEY, who TEXT, at {time}, a {kind})",
+        f"INSERT INTO orders VALUES (1, 'x', '1', NULL), (2, 'y', '2', {bad}), (3, 'x', '3', NULL)",
+        f"INSERT INTO orders VALUES (4, 'x', '4', {bad})",
+    )
+    source = opened(database, cursor=Cursor(tmp_path / "cursor", "orders"))
+    assert short(run(play(source))) == [("x", 1, None), ("x", 3, None)]
+    assert source.counts["unusable"] == 2
+    assert source.look(NAMES.of("x", 3_000_000)) == {"a": None}
+    assert source.look(NAMES.of("y", 9_000_000)) is None
+    assert (source.counts["unusable"] > 2, source.counts["away"]) == (True, 0)
+    run(source.close())
+
+
 def test_sensors_are_the_last_row_at_a_time(database: Database) -> None:
     add(database, (1, None, 1, 10), (2, None, 5, 50))
     source = opened(database, entity=None)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from anabranch.errors import ConfigError, ConnectError, DataError, nearest
@@ -36,6 +36,14 @@ _DATES = (datetime(2, 1, 1), datetime(9998, 12, 31))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST, _LATEST = ((each.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1) for each in _DATES)
 """The times that a date can be of, in microseconds since 1970; that of an event may be before or after."""
+
+
+class _Unread(NamedTuple):
+    """A row with a value that the driver cannot make anything of."""
+
+    time: Any
+    id: Any
+    reason: str
 
 
 class SqlSource:
@@ -169,9 +177,11 @@ class SqlSource:
                 await self._sleep(self._poll)
 
     def _happening(self, row: Any) -> Happening | None:
-        moment, _, whose, event, *values = row
         place = json_of(row[:2])
         try:
+            if isinstance(row, _Unread):
+                raise DataError(f"a value of it cannot be read ({row.reason})")
+            moment, _, whose, event, *values = row
             entity = "" if self._entity is None else entity_text(whose)
             reading = Reading(entity, micros(moment, self._unit), self._of(values))
             name = self._names.of(entity, micros(event, self._unit))
@@ -195,12 +205,44 @@ class SqlSource:
         return Happening(name, reading, acknowledge)
 
     def _after(self, place: Any, columns: Sequence[Any]) -> list[Any]:
-        """The next rows after a place, in order."""
+        """The next rows after a place, in order: their times, ids and more columns.
+
+        Raises:
+            DataError: where not even the time and id of each can be read.
+        """
+        try:
+            return self._fetch(self._next(place, columns))
+        except _FAILED as error:
+            if not _of_a_value(error):
+                raise
+        try:
+            places = self._fetch(self._next(place, columns[:2]))
+        except _FAILED as error:
+            if not _of_a_value(error):
+                raise
+            raise DataError(
+                f"{self._where}: the time or the id of a row cannot be read ({_reason(error)}): correct it, or name a "
+                "view without it"
+            ) from error
+        return [self._alone(moment, id, columns) for moment, id in places]
+
+    def _alone(self, moment: Any, id: Any, columns: Sequence[Any]) -> Any:
+        """One row, by itself."""
+        query = sa.select(*columns).where(self._time == moment, self._id == id).limit(1)
+        try:
+            rows = self._fetch(query)
+        except _FAILED as error:
+            if not _of_a_value(error):
+                raise
+            return _Unread(moment, id, _reason(error))
+        return rows[0] if rows else _Unread(moment, id, "it has just been changed")
+
+    def _next(self, place: Any, columns: Sequence[Any]) -> Any:
         query = sa.select(*columns).where(self._time.is_not(None)).order_by(self._time, self._id).limit(BATCH)
         if place is not None:
             moment, id = place
             query = query.where(sa.or_(self._time > moment, sa.and_(self._time == moment, self._id > id)))
-        return self._fetch(query)
+        return query
 
     def _fetch(self, query: Any) -> list[Any]:
         with self._engine.connect() as connection:
@@ -263,7 +305,10 @@ class SqlSource:
         begun = self._clock()
         try:
             found = self._look(*read)
-        except sa.exc.DBAPIError as error:
+        except _FAILED as error:
+            if _of_a_value(error):
+                self._left_out_of_look_up(_reason(error))
+                return None
             self._gone(error)
             now = self._clock()
             self._again = now + max(AGAIN, 10 * (now - begun))  # whoever looks up does nothing else meanwhile
@@ -290,16 +335,30 @@ class SqlSource:
         if not self._text:
             rows = self._fetch(query.where(self._time <= self._bound(moment)).limit(1))
             return self._of(rows[0][1:]) if rows else None
-        start = 0
-        while rows := self._fetch(query.limit(_PAGE).offset(start)):  # a text is compared as the time that it says
+        start, size = 0, _PAGE
+        while True:  # a text is compared as the time that it says
+            try:
+                rows = self._fetch(query.limit(size).offset(start))
+            except _FAILED as error:
+                if not _of_a_value(error):
+                    raise
+                if size == 1:
+                    self._left_out_of_look_up(_reason(error))
+                    start += 1
+                size = 1  # the other rows of the page may be read
+                continue
+            if not rows:
+                return None
             for row in rows:
                 try:
                     if row[0] is not None and micros(row[0], self._unit) <= moment:
                         return self._of(row[1:])
                 except DataError as error:
-                    self._notes.note("unusable", f"a row that a look-up met is left out: {error}")
-            start += _PAGE
-        return None
+                    self._left_out_of_look_up(str(error))
+            start += size
+
+    def _left_out_of_look_up(self, reason: str) -> None:
+        self._notes.note("unusable", f"a row that a look-up met is left out: {reason}")
 
     def _learn(self) -> bool:
         """Reads which entities have come since the last time; false where none may have."""
@@ -310,6 +369,8 @@ class SqlSource:
             rows = self._after(known.position, [self._time, self._id, self._entity])
             pairs = []
             for row in rows:
+                if isinstance(row, _Unread):
+                    continue
                 try:
                     pairs.append((self._names.hash(entity_text(row[2])), row[2]))
                 except DataError:
@@ -410,6 +471,16 @@ def _engine(url: str) -> Any:
             f"{parsed.render_as_string(hide_password=True)}: its driver is not installed ({error}): for PostgreSQL, "
             "pip install 'anabranch[postgresql]'"
         ) from None
+
+
+_FAILED = (sa.exc.DBAPIError, UnicodeDecodeError, OverflowError)
+
+
+def _of_a_value(error: BaseException) -> bool:
+    """Whether a value failed, as the driver cannot make anything of it, and not the database."""
+    if not isinstance(error, sa.exc.DBAPIError):
+        return True
+    return isinstance(error, sa.exc.DataError) or "could not decode to utf-8" in _reason(error).lower()
 
 
 def _reason(error: Any) -> str:
