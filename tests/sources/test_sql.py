@@ -324,6 +324,21 @@ def test_a_value_that_cannot_be_read_is_of_its_row_alone(database: Database, tmp
     run(source.close())
 
 
+@pytest.mark.parametrize("kind", ["TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE"])
+def test_a_time_without_an_end_is_never_read(server: Postgresql, kind: str) -> None:
+    server.run(
+        "DROP TABLE IF EXISTS orders",
+        f"CREATE TABLE orders (id INTEGER PRIMARY KEY, who TEXT, at {kind}, a INTEGER)",
+        "INSERT INTO orders VALUES (1, 'x', '-infinity', 1), (2, 'x', '1970-01-02', 2), (3, 'x', 'infinity', 3)",
+    )
+    source, now = opened(server), opened(server, as_of="now")
+    assert short(run(play(source))) == [("x", 86_400, 2)]
+    assert [at(source, "x", each) for each in (0, 10**6)] == [None, 2]
+    assert at(now, "x", 0) == 2
+    run(source.close())
+    run(now.close())
+
+
 def test_sensors_are_the_last_row_at_a_time(database: Database) -> None:
     add(database, (1, None, 1, 10), (2, None, 5, 50))
     source = opened(database, entity=None)

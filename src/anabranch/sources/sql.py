@@ -145,6 +145,10 @@ class SqlSource:
         self._all = [self._time, self._id, whose, self._column(event_time), *self._values]
         numbers = isinstance(self._table.c[time].type, sa.Integer | sa.Float)
         self._text = isinstance(self._time.type, sa.String) or (self._sqlite and not numbers)
+        kind = self._table.c[time].type
+        dates = isinstance(kind, sa.Date | sa.DateTime) and not self._sqlite
+        self._dated = [self._time.between(*map(self._bound, (_EARLIEST, _LATEST)))] if dates else []
+        """Only times that Python has a date for; PostgreSQL has 'infinity' as well."""
         self._say_what_lacks_an_index(time, entity)
 
     async def begin(self) -> None:
@@ -238,7 +242,8 @@ class SqlSource:
         return rows[0] if rows else _Unread(moment, id, "it has just been changed")
 
     def _next(self, place: Any, columns: Sequence[Any]) -> Any:
-        query = sa.select(*columns).where(self._time.is_not(None)).order_by(self._time, self._id).limit(BATCH)
+        query = sa.select(*columns).where(self._time.is_not(None), *self._dated)
+        query = query.order_by(self._time, self._id).limit(BATCH)
         if place is not None:
             moment, id = place
             query = query.where(sa.or_(self._time > moment, sa.and_(self._time == moment, self._id > id)))
@@ -318,6 +323,7 @@ class SqlSource:
 
     def _look(self, key: bytes, moment: int) -> Mapping[str, Any] | None:
         query = sa.select(self._time, *self._values).order_by(self._time.desc(), self._id.desc())
+        query = query.where(*(sa.or_(self._time.is_(None), each) for each in self._dated))
         if self._entity is None:
             if key != self._names.hash(""):
                 return None
