@@ -76,6 +76,13 @@ def test_parquet_has_times_and_numbers_of_its_own(tmp_path: Path) -> None:
     assert second.reading.values == {"a": 1.5}
 
 
+def test_seconds_that_are_dates_by_chance_are_seconds(tmp_path: Path) -> None:
+    source = opened(tmp_path / "t.csv", "who,at,a\nx,20261231,1\nx,20261232,2\n")
+    assert at(source, "x", 20_261_231) == "1"
+    assert at(opened(tmp_path / "t.csv", "who,at,a\nx,20261128.0,1\n"), "x", 20_261_128) == "1"
+    assert at(opened(tmp_path / "t.csv", "who,at,a\nx,20261128,1\n", unit="ms"), "x", 20_262) == "1"
+
+
 def test_sensors_have_times_alone_and_a_date_and_a_time_of_day_together(tmp_path: Path) -> None:
     text = "Date,Time,a\n2017/12/22,10:49:41,1\n2017/12/22,10:50:12,2\n"
     source = opened(tmp_path / "t.csv", text, time=["Date", "Time"], entity=None)
@@ -159,6 +166,7 @@ def test_times_that_go_back_are_refused_or_sorted(tmp_path: Path) -> None:
         ("who,at,a\nx,1,1\nx,soon,2\n", "row 2, column 'at': 'soon' is no time"),
         ("who,at,a\nx,,1\n", "row 1, column 'at': an empty cell is no time"),
         (f"who,at,a\nx,{'1' * 400},1\n", "row 1, column 'at': a number of more than 60 digits is no time"),
+        ("who,at,a\nx,20261128,1\nx,20261129,2\n", "row 1, column 'at': 20261128 looks like a date.*2026-11-28"),
         ("who,at,a\n ,1,1\n", "row 1, column 'who': the entity is empty"),
         ("who,at,a\n", "has no rows"),
         ("who,at,a\nx,1\n", "row 1 has 2 cells, expected 3"),

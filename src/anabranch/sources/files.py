@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +23,8 @@ from anabranch.sources.names import Names, entity_text
 from anabranch.sources.times import micros
 from anabranch.streams.readers import Reader, open_table
 from anabranch.streams.tables import find_column
+
+_DATE = re.compile("(19|20)[0-9]{6}")
 
 Order = Literal["check", "sort"]
 
@@ -234,12 +238,29 @@ def _entities(reader: Reader, column: str, cells: Any) -> list[str]:
 
 def _times(reader: Reader, columns: Sequence[str], cells: Sequence[Any], unit: str) -> NDArray[np.int64]:
     found = np.empty(len(cells[0]), np.int64)
+    if unit == "s" and len(columns) == 1 and len(found) and all(map(_is_date, cells[0].to_pylist())):
+        raise DataError(
+            f"{_where(reader, 0, columns[0])}: {cells[0][0]} looks like a date, but a number is of seconds since 1970: "
+            "write it as 2026-11-28, or with a decimal point if it is of seconds"
+        )
     for row, parts in enumerate(zip(*(each.to_pylist() for each in cells), strict=True)):
         try:
             found[row] = micros(parts[0] if len(parts) == 1 else " ".join(map(str, parts)), unit)
         except DataError as error:
             raise DataError(f"{_where(reader, row, columns[0])}: {error}") from None
     return found
+
+
+def _is_date(value: Any) -> bool:
+    """Whether a number is written as the year, month and day of the last or this century."""
+    text = str(value).strip()
+    if not _DATE.fullmatch(text):
+        return False
+    try:
+        date(int(text[:4]), int(text[4:6]), int(text[6:]))
+    except ValueError:
+        return False
+    return True
 
 
 def _where(reader: Reader, row: int, column: str) -> str:
