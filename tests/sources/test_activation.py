@@ -65,6 +65,13 @@ def test_missing_and_there_again_is_a_move() -> None:
     ]  # fmt: skip
 
 
+def test_a_flag_that_is_a_text_moves() -> None:
+    values = ["true", "false", "False", " yes", True, "no", 10**400, "no"]
+    assert touched(SendOnDelta(0.5, ["a"]), *(("x", a) for a in values)) == [
+        True, True, False, True, False, True, True, True,
+    ]  # fmt: skip
+
+
 def test_each_column_may_have_its_own_threshold() -> None:
     rule = SendOnDelta([1, 100], ["light", "co2"])
     rows = [(0, 0), (1, 90), (1, 101), (2.5, 101), (2.5, 300)]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from anabranch.checks import whole
 from anabranch.errors import ConfigError
 from anabranch.sources.base import Reading
-from anabranch.sources.features import is_missing
+from anabranch.sources.features import flag_of, is_missing
 
 
 class Stimulus(Protocol):
@@ -169,6 +169,6 @@ def _number(values: Mapping[str, Any], name: str) -> float | None:
         return None
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return None
+    except (TypeError, ValueError, OverflowError):
+        return flag_of(value)  # "true", which moves to "false"
     return number if math.isfinite(number) else None

@@ -229,13 +229,18 @@ def is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float | np.floating | Decimal) and math.isnan(value))
 
 
+def flag_of(value: Any) -> float | None:
+    """1 or 0 of what means yes or no; None where it is neither."""
+    return _FLAGS.get(str(value).strip().lower())
+
+
 def _number(column: Column, value: Any) -> float | None:
     """A value as a number; None where it is missing."""
     if is_missing(value):
         return None
     where = f"column '{column.name}'"
     if column.kind == "flag":
-        flag = _FLAGS.get(str(value).strip().lower())
+        flag = flag_of(value)
         if flag is None:
             raise DataError(f"{where}: {_shown(value)} is neither true nor false")
         return flag
