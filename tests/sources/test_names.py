@@ -87,6 +87,7 @@ def test_times_are_microseconds_since_1970(value: Any, unit: str, expected: int)
         True,
         float("nan"),
         "2026-13-01",
+        "1_000",
         1e300,
         1e308,
         b"1",

@@ -70,6 +70,8 @@ def _time_of(happening: Happening) -> int:
 
 
 def _whole(value: Any) -> int | None:
+    if isinstance(value, str) and "_" in value:  # Python reads 1_0 as 10
+        return None
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -61,6 +61,8 @@ def micros(value: Any, unit: str = "s") -> int:
 
 
 def _of_text(text: str) -> Any:
+    if "_" in text:  # Python reads 1_000 as a number
+        return text
     try:
         return float(text) if "." in text else int(text)
     except ValueError:
