@@ -201,6 +201,14 @@ def test_a_bucket_has_the_last_values_of_each_entity(tmp_path: Path) -> None:
                 await asyncio.sleep(0)
         assert [at(source, "x", s) for s in (4, 5)] == [10, 11]
         assert source.counts == {"unusable": 3}
+        await store.put("key", b'{"who": "other", "at": 7, "a": 70}')
+        async with asyncio.timeout(30):
+            while at(source, "other", 9) != 70:
+                await asyncio.sleep(0)
+        await store.delete("key")
+        async with asyncio.timeout(30):
+            while at(source, "other", 9) is not None:
+                await asyncio.sleep(0)
         await source.close()
         await now.close()
 

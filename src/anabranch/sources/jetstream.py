@@ -118,6 +118,8 @@ class JetStreamSource:
         self._notes = Notes(self.counts, self._where)
         self._ahead = ClockCheck(self._notes, most_ahead, clock)
         self._latest = Latest(names)
+        self._under: dict[str, str] = {}
+        """The entities that are under another key of the bucket than their own id."""
         self._under_way: dict[int, Msg] = {}
         self._client: Client | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -295,12 +297,16 @@ class JetStreamSource:
 
     def _entry(self, bucket: str, entry: Any) -> None:
         if entry.operation is not None:  # it was deleted
-            self._latest.remove(entry.key)
+            self._latest.remove(self._under.pop(entry.key, entry.key))
             return
         try:
-            self._latest.add(self._reading(entry.value, entry.created, entry.key)[0])
+            reading, _ = self._reading(entry.value, entry.created, entry.key)
         except DataError as error:
             self._put_aside(f"{bucket}/{entry.key}", entry.value, str(error))
+            return
+        self._latest.add(reading)
+        if reading.entity != entry.key:
+            self._under[entry.key] = reading.entity
 
     def look(self, name: bytes) -> Mapping[str, Any] | None:
         """The last values of an event's entity at or before its time; of those that are held.
