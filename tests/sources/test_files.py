@@ -83,6 +83,16 @@ def test_seconds_that_are_dates_by_chance_are_seconds(tmp_path: Path) -> None:
     assert at(opened(tmp_path / "t.csv", "who,at,a\nx,20261128,1\n", unit="ms"), "x", 20_262) == "1"
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("us", "No/Where"), pa.date32()])
+def test_parquet_may_have_times_that_python_has_not(tmp_path: Path, kind: pa.DataType) -> None:
+    far = pa.array([2**30 if kind == pa.date32() else 10**13], kind)
+    pq.write_table(pa.table({"who": ["x"], "at": far, "a": [1]}), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=r"row 1, column 'at': '.* is no time"):
+        opened(tmp_path / "t.parquet", "")
+    pq.write_table(pa.table({"who": ["x"], "at": [1], "a": far}), tmp_path / "t.parquet")
+    assert str(at(opened(tmp_path / "t.parquet", ""), "x", 1)).startswith(str(kind).partition("[")[0])
+
+
 def test_sensors_have_times_alone_and_a_date_and_a_time_of_day_together(tmp_path: Path) -> None:
     text = "Date,Time,a\n2017/12/22,10:49:41,1\n2017/12/22,10:50:12,2\n"
     source = opened(tmp_path / "t.csv", text, time=["Date", "Time"], entity=None)

@@ -198,7 +198,7 @@ class FileSource:
         return None if not place else self._of(int(rows[place - 1]))
 
     def _of(self, row: int) -> dict[str, Any]:
-        return {name: column[row].as_py() for name, column in self._values.items()}
+        return {name: _value(column[row]) for name, column in self._values.items()}
 
     async def close(self) -> None:
         """Closes the cursor."""
@@ -238,17 +238,26 @@ def _entities(reader: Reader, column: str, cells: Any) -> list[str]:
 
 def _times(reader: Reader, columns: Sequence[str], cells: Sequence[Any], unit: str) -> NDArray[np.int64]:
     found = np.empty(len(cells[0]), np.int64)
-    if unit == "s" and len(columns) == 1 and len(found) and all(map(_is_date, cells[0].to_pylist())):
+    if unit == "s" and len(columns) == 1 and len(found) and all(_is_date(_value(cell)) for cell in cells[0]):
         raise DataError(
             f"{_where(reader, 0, columns[0])}: {cells[0][0]} looks like a date, but a number is of seconds since 1970: "
             "write it as 2026-11-28, or with a decimal point if it is of seconds"
         )
-    for row, parts in enumerate(zip(*(each.to_pylist() for each in cells), strict=True)):
+    listed = [[_value(cell) for cell in each] for each in cells]
+    for row, parts in enumerate(zip(*listed, strict=True)):
         try:
             found[row] = micros(parts[0] if len(parts) == 1 else " ".join(map(str, parts)), unit)
         except DataError as error:
             raise DataError(f"{_where(reader, row, columns[0])}: {error}") from None
     return found
+
+
+def _value(cell: Any) -> Any:
+    """What a cell has, of Python's types; a text of it where Python has none, as of a year after 9999."""
+    try:
+        return cell.as_py()
+    except (OverflowError, ValueError):
+        return f"{cell.type} {cell.value}"
 
 
 def _is_date(value: Any) -> bool:
