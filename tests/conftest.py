@@ -50,6 +50,12 @@ LONGEST = [
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def usual_sigterm() -> None:
+    """Ray leaves a handler of its own behind, which would end the process of the tests."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order within a file stays."""
     place = {name: i for i, name in enumerate(LONGEST)}

@@ -80,25 +80,6 @@ def test_ten_parties_are_killed_and_the_result_is_the_same_to_the_bit(tmp_path: 
         assert {how: count for how, count in counts.items() if count} == {"answered": 4000}
 
 
-def test_windows_of_samples_are_made_again(tmp_path: Path) -> None:
-    """Under SLR, where a client needs the samples of past rounds, those that it was passive in among them."""
-    run = write_run(tmp_path / "data", clients=2, rounds=1500, update={"name": "SLR", "window": 5})
-    with RealFederation(tmp_path / "fed", run) as federation:
-        federation.start(*federation.names)
-        for victims in (["client-1"], [SERVER, "client-2"], ["broker"], ["broker", "client-1"], [SERVER]):
-            federation.wait_for_rounds(federation.rounds + 120)
-            parties = [name for name in victims if name != "broker"]
-            if "broker" in victims:
-                federation.broker.kill()
-            federation.kill(*parties)
-            if "broker" in victims:
-                federation.start_broker()
-            federation.start(*parties)
-        assert federation.rounds < 1500, "the run was over before the last was killed"
-        assert federation.wait() == [0] * 3
-        same(federation.result(), simulate(run))
-
-
 def test_what_is_damaged_or_does_not_fit_on_the_disk(tmp_path: Path) -> None:
     run = write_run(tmp_path / "data", clients=2, rounds=4000)
     with RealFederation(tmp_path / "fed", run) as federation:
