@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 
 import equinox as eqx
@@ -11,6 +13,19 @@ import numpy as np
 import anabranch as ab
 import reference
 from anabranch.layers import MLP
+from anabranch.streams.base import Stream
+
+
+class Waiting(Stream):
+    """Gives its samples, then waits for more, as a stream does that reads from a network; Ctrl-C comes meanwhile."""
+
+    def __init__(self, stream):
+        self.stream, self.widths, self.classes = stream, stream.widths, stream.classes
+
+    def blocks(self):
+        yield from self.stream.blocks()
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
 
 
 class Plain(eqx.Module):

@@ -365,18 +365,8 @@ INTERRUPTED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
-from problems import bits, small_problem
+from problems import Waiting, bits, small_problem
 import anabranch as ab
-from anabranch.streams.base import Stream
-
-class Waiting(Stream):
-    # Gives its samples, then waits for more, as a stream does that reads from a network.
-    def __init__(self, stream):
-        self.stream, self.widths, self.classes = stream, stream.widths, stream.classes
-    def blocks(self):
-        yield from self.stream.blocks()
-        os.kill(os.getpid(), signal.SIGINT)
-        signal.pause()
 
 def press(progress):
     if progress.rounds == 21:
