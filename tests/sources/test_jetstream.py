@@ -57,6 +57,16 @@ async def first(source: JetStreamSource, most: int) -> list[Happening]:
     return await play(source, most)
 
 
+async def play_until(source: JetStreamSource, entity: str) -> list[Happening]:
+    """What happens, until it happens to an entity."""
+    events: list[Happening] = []
+    async for event in source.readings():
+        events.append(event)
+        if event.reading.entity == entity:
+            break
+    return events
+
+
 async def tell(js: JetStreamContext, *rows: tuple[Any, Any, Any]) -> None:
     for who, at, a in rows:
         await js.publish(f"orders.{who}", json.dumps({"who": who, "at": at, "a": a}).encode())
@@ -245,8 +255,8 @@ def test_a_broker_that_goes_away_is_waited_for(tmp_path: Path, monkeypatch: pyte
         source = opened(broker, bucket="customers")
         events = await first(source, 1)
         await events[0].safe()
-        following = asyncio.ensure_future(play(source, 1))
-        broker.kill()
+        broker.kill()  # what it has not written down of the acknowledgement is forgotten
+        following = asyncio.ensure_future(play_until(source, "y"))
         async with asyncio.timeout(30):
             while not source.counts["away"]:
                 await asyncio.sleep(0.01)
@@ -259,11 +269,11 @@ def test_a_broker_that_goes_away_is_waited_for(tmp_path: Path, monkeypatch: pyte
                     break
                 except Exception:
                     await asyncio.sleep(0.05)
-        assert short(await following)[0] == ("y", 2, 20)
+        *again, last = short(await following)
+        assert again in ([], [("x", 1, 10)]) and last == ("y", 2, 20)
         async with asyncio.timeout(30):
-            while at(source, "k", 9) != 3:
+            while at(source, "k", 9) != 3 or source.counts["back"] != source.counts["away"]:
                 await asyncio.sleep(0.01)
-        assert source.counts["back"] == source.counts["away"] == 1
         await source.close()
 
     with_broker(tmp_path, body)
