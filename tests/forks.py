@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -94,33 +95,45 @@ def _original() -> socket.socket:
     return orders
 
 
+def _tell_of_the_ended(copies: dict[int, socket.socket]) -> None:
+    while copies and (found := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+        copy, status = found
+        with copies.pop(copy) as teller, contextlib.suppress(OSError):  # where nobody listens any more
+            teller.send(b"%d" % os.waitstatus_to_exitcode(status))
+
+
 def _serve(orders: socket.socket) -> None:
     """Makes a copy for each order. Returns in the copies only."""
     copies: dict[int, socket.socket] = {}
-
-    def tell(*_: object) -> None:
-        while copies and (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
-            with copies.pop(ended[0]) as teller, contextlib.suppress(OSError):  # where nobody listens any more
-                teller.send(b"%d" % os.waitstatus_to_exitcode(ended[1]))
-
-    signal.signal(signal.SIGCHLD, tell)
+    # A handler of Python's own may run just before the wait that it is to end, and not within it.
+    ended, end = os.pipe()
+    for pipe in (ended, end):
+        os.set_blocking(pipe, False)
+    signal.set_wakeup_fd(end, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the copies
     while True:
+        ready, *_ = select.select([orders, ended], [], [])
+        if ended in ready:
+            os.read(ended, 4096)
+            _tell_of_the_ended(copies)
+        if orders not in ready:
+            continue
         order, handles, *_ = socket.recv_fds(orders, 100_000, 3)
         if not order:
             sys.exit()
         teller, out, err = socket.socket(fileno=handles[0]), *handles[1:]
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # until it is known who teller's copy is
         if copy := os.fork():
             copies[copy] = teller
             teller.send(b"%d" % copy)
             os.close(out)
             os.close(err)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
             continue
+        signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        os.close(ended)
+        os.close(end)
         for each in (orders, teller, *copies.values()):
             each.close()
         os.dup2(out, 1)

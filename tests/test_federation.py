@@ -59,13 +59,7 @@ def test_ten_parties_are_killed_and_the_result_is_the_same_to_the_bit(tmp_path: 
         for each in victims:
             # Now and then while others are still coming back.
             federation.wait_for_rounds(federation.rounds + int(rng.choice([0, 50, 150, 250])))
-            parties = [name for name in each if name != "broker"]
-            if "broker" in each:
-                federation.broker.kill()
-            federation.kill(*parties)
-            if "broker" in each:
-                federation.start_broker()
-            federation.start(*parties)
+            _kill_and_start(federation, each)
         # One that leaves, and comes back.
         wait_for(lambda: federation.status("client-4").get("joined"), "the client that is to leave")
         federation.kill("client-4", how=signal.SIGTERM)
@@ -78,6 +72,19 @@ def test_ten_parties_are_killed_and_the_result_is_the_same_to_the_bit(tmp_path: 
     same(result, undisturbed)
     for counts in result.settings["federation"]["clients"]:
         assert {how: count for how, count in counts.items() if count} == {"answered": 4000}
+
+
+def test_windows_of_samples_are_made_again(tmp_path: Path) -> None:
+    """Under SLR, where a client needs the samples of past rounds, those that it was passive in among them."""
+    run = write_run(tmp_path / "data", clients=2, rounds=1500, update={"name": "SLR", "window": 5})
+    with RealFederation(tmp_path / "fed", run) as federation:
+        federation.start(*federation.names)
+        for victims in (["client-1"], [SERVER, "client-2"], ["broker"], ["broker", "client-1"], [SERVER]):
+            federation.wait_for_rounds(federation.rounds + 100)
+            _kill_and_start(federation, victims)
+        assert federation.rounds < 1500, "the run was over before the last was killed"
+        assert federation.wait() == [0] * 3
+        same(federation.result(), simulate(run))
 
 
 def test_what_is_damaged_or_does_not_fit_on_the_disk(tmp_path: Path) -> None:
@@ -360,6 +367,17 @@ def test_a_party_whose_broker_never_comes_can_be_stopped(tmp_path: Path) -> None
         federation.kill("client-1", how=signal.SIGINT)
         assert federation.wait("client-1") == [0]
         assert "Traceback" not in federation.log("client-1")
+
+
+def _kill_and_start(federation: RealFederation, victims: list[str]) -> None:
+    """At once, the broker perhaps among them."""
+    parties = [name for name in victims if name != "broker"]
+    if "broker" in victims:
+        federation.broker.kill()
+    federation.kill(*parties)
+    if "broker" in victims:
+        federation.start_broker()
+    federation.start(*parties)
 
 
 def _limit(federation: RealFederation, name: str) -> None:
