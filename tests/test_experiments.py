@@ -287,7 +287,8 @@ def test_a_summary_says_how_it_was_scaled_and_is_written_whole(tmp_path: Path) -
 
 
 def fresh(**changes: Any) -> dict[str, Any]:
-    run = {"labels": {"method": "OGD-Full"}, "seed": 1, **record(0.05), **changes}
+    regret = {"ideal": [1.0, 10.0], "applied": [1.0, 9.0]}
+    run = {"labels": {"method": "OGD-Full"}, "seed": 1, **record(0.05, regret=regret), **changes}
     return {"name": "drift", "runs": [run]}
 
 
@@ -299,6 +300,14 @@ def fresh(**changes: Any) -> dict[str, Any]:
         ({"accumulated_error": 0.054}, False, 0),
         ({"diverged": 7}, False, 0),
         ({"key": "another"}, False, 0),
+        ({"activation_rate": [0.502, 0.5, 0.5, 0.5]}, True, 0),
+        ({"activation_rate": [0.5, 0.5, 0.5, 0.504]}, False, 0),
+        ({"bytes_up": [256_000, 258_500, 256_000, 256_000]}, True, 0),
+        ({"bytes_up": [256_000, 259_000, 256_000, 256_000]}, False, 0),
+        ({"bytes_down": [0] * 4}, False, 0),
+        ({"regret": {"ideal": [1.0, 10.4], "applied": [1.0, 9.0]}}, True, 0),
+        ({"regret": {"ideal": [1.0, 10.0], "applied": [1.0, 10.0]}}, False, 0),
+        ({"regret": {"ideal": [0.9, 10.0], "applied": [1.0, 9.0]}}, True, 0),
     ],
 )
 def test_a_fresh_run_is_compared_trial_by_trial(

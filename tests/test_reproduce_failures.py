@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from anabranch.cli import app
 from anabranch.config import Config
-from anabranch.experiments import reproduce
+from anabranch.experiments import check, reproduce
 from anabranch.experiments.costs import ClientCosts
 from anabranch.experiments.study import TUNING_SEED
 from anabranch.store.lock import locked
@@ -157,6 +157,33 @@ def test_the_notice_on_base_digits_is_said_once(
     made_up(lambda trial: False)
     monkeypatch.setattr(reproduce, "with_data", with_data)  # for tuning, and then for training
     assert reproduce_("activated").stderr.count("Note: few digits\n") == 1
+
+
+def test_the_committed_trials_are_compared_with(
+    made_up: Callable[[Fails], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_up(lambda trial: False)
+    assert reproduce_("activated", "--quiet").exit_code == 0
+    runs = [run for file in Path("out").glob("*/summary.json") for run in json.loads(file.read_text())["runs"]]
+    committed = {run["key"]: run for run in runs}
+    monkeypatch.setattr(check, "reference", lambda: committed)
+    done = reproduce_("activated", "--check")
+    assert done.exit_code == 0, done.stderr
+    assert "activated: 4 trials compared, 4 of them the same to the last bit\n" in done.stdout
+    assert "  activated: activation rate: the largest difference is 0.0000\n" in done.stdout
+
+    key = next(run["key"] for run in runs if run["labels"].get("setting") == "2 of 4 clients")
+    committed[key] = committed[key] | {"accumulated_error": committed[key]["accumulated_error"] + 0.01}
+    done = reproduce_("activated", "--check")
+    assert done.exit_code == 3
+    assert "activated: 4 trials compared, 3 of them the same to the last bit\n" in done.stdout
+    where = "of setting 2 of 4 clients, seed 1, where 0.003 is allowed"
+    assert f"Error: activated: accumulated error: the largest difference is 0.0100, {where}\n" in done.stderr
+
+    committed.clear()
+    done = reproduce_("activated", "--check")
+    assert done.exit_code == 3
+    assert "activated: nothing to compare: none of its 4 trials is among the committed" in done.stderr
 
 
 def test_two_do_not_share_a_folder(made_up: Callable[[Fails], None]) -> None:

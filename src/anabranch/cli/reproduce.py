@@ -203,7 +203,7 @@ def _show(done: Reproduced, folder: Path) -> None:
 def _check(done: Reproduced, notes: Console) -> bool:
     """Compares each summary with the committed one; whether all hold."""
     from anabranch import display
-    from anabranch.experiments.check import TOLERANCE, check
+    from anabranch.experiments.check import ALLOWED, check
 
     held = True
     console = Console()
@@ -218,11 +218,13 @@ def _check(done: Reproduced, notes: Console) -> bool:
             )
             continue
         text = f"{found.name}: {found.compared} trials compared, {found.identical} of them the same to the last bit"
-        text += f", largest difference {found.largest:.4f}"
         if found.missing:
             text += f"; {found.missing} are not among the committed"
-        if found.passed:
-            console.print(text, soft_wrap=True, highlight=False)
-        else:
-            display.error(notes, f"{text} in {found.where}, where {TOLERANCE} is allowed")
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        for each in found.differences:
+            text = f"{found.name}: {each.quantity}: the largest difference is {each.size:.4f}"
+            if each.allowed:
+                console.print(f"  {text}", soft_wrap=True, highlight=False, markup=False)
+            else:
+                display.error(notes, f"{text}, of {each.where}, where {ALLOWED[each.quantity]} is allowed")
     return held
