@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 import pytest
+import typer
 from rich.console import Console
 from safetensors.numpy import load_file
 from typer.testing import CliRunner, Result
@@ -23,6 +25,7 @@ from typer.testing import CliRunner, Result
 import anabranch as ab
 from anabranch import cli, display, models, output
 from anabranch.cli import common
+from anabranch.cli.common import STOPPED, errors
 from anabranch.configfile import load, preset_text
 from anabranch.errors import DataError
 from anabranch.output import FILES
@@ -366,6 +369,16 @@ def test_the_examples_in_the_help_are_accepted(monkeypatch: pytest.MonkeyPatch) 
         done = anabranch_(*shlex.split(example)[1:])
         assert done.exit_code == 0, (example, done.output)
     assert {"imnist", "higgs", "long"} <= set(trained)
+
+
+def test_output_on_a_full_disk_is_one_message() -> None:
+    notes = Console(file=io.StringIO())
+    with pytest.raises(typer.Exit) as stopped, errors(notes), Path("/dev/full").open("w") as full:
+        Console(file=full).print("a table")
+    assert stopped.value.exit_code == STOPPED
+    assert notes.file.getvalue() == "Error: a disk is full, that of the output: No space left on device\n"
+    with pytest.raises(FileNotFoundError), errors(notes):
+        Path("nowhere").read_text()
 
 
 def test_ctrl_c_in_the_middle_of_an_import_is_no_traceback():

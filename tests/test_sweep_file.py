@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from anabranch.cli.trials import TrialsReporter, ranking
 from anabranch.config import Config
 from anabranch.configfile import Override, load
 from anabranch.errors import ConfigError, DataError, OutputError
-from anabranch.sweep import estimate, file, folder, progress, table
+from anabranch.sweep import backend, estimate, file, folder, progress, table
 from anabranch.sweep.folder import TrialFolder
 from anabranch.sweep.progress import SweepProgress
 from anabranch.sweep.run import Sweep
@@ -272,6 +273,16 @@ def test_a_record_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypa
     assert kept.get("a") is None
 
 
+def test_no_room_for_temporary_files_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(backend.tempfile, "TemporaryDirectory", full)
+    message = "cannot write compiled programs among the temporary files: No space left on device"
+    with pytest.raises(OutputError, match=message), backend.connected(backend.Backend()):
+        pass
+
+
 def test_a_trial_asks_for_its_data_and_a_sweep_for_its_versions(tmp_path: Path) -> None:
     config = load(write_rooms(tmp_path))
     with pytest.raises(DataError, match=r"finds other data for the stream: rooms.csv with SHA-256 .*begun with 0000"):
@@ -280,13 +291,14 @@ def test_a_trial_asks_for_its_data_and_a_sweep_for_its_versions(tmp_path: Path) 
         check_versions({"jax": "0.1"})
 
 
-def test_the_estimate_follows_rounds_update_and_window() -> None:
+def test_the_estimate_follows_rounds_update_window_and_clients() -> None:
     def seconds(*overrides: str) -> float:
         return estimate.estimated_seconds(load("imnist", overrides)) - estimate.START_SECONDS
 
     assert seconds("update.name=DLR", "update.window=5") == seconds("update.name=DLR", "update.window=500")
     assert seconds("rounds=400_000") == pytest.approx(2 * seconds("rounds=200_000"))
     assert seconds("update.name=SLR", "update.window=20") == pytest.approx(2 * seconds("update.name=SLR"))
+    assert seconds("model.clients=16") == pytest.approx(4**estimate.CLIENTS_POWER * seconds("model.clients=4"))
     assert seconds("measure_regret=true") == pytest.approx(estimate.REGRET_FACTOR * seconds())
     assert 0.05 < estimate.machine_factor() < 50
 
@@ -326,6 +338,18 @@ def test_a_trial_that_takes_longer_than_estimated_is_not_said_to_be_over(left: f
     console = Console(file=StringIO())
     TrialsReporter(console)(SweepProgress(1, 2, 0, 3, left, late))
     assert console.file.getvalue() == f"trials: {said}\n"
+
+
+def test_a_full_disk_costs_lines_of_progress_and_nothing_else() -> None:
+    full = Path("/dev/full").open("w")
+    try:
+        reporter = TrialsReporter(Console(file=full))
+        reporter.stage("importing", line=True)
+        reporter(SweepProgress(1, 2, 0, 3, 40.0))
+    finally:
+        with suppress(OSError):  # it is still full when it is closed
+            full.close()
+    assert reporter.last == SweepProgress(1, 2, 0, 3, 40.0)
 
 
 def record(error: float | None, diverged: int | None = None) -> dict[str, Any]:

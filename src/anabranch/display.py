@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -69,7 +69,7 @@ class Live:
         """What is being done where it is not counted; with ``line``, said without a terminal too."""
         self._bar.reset(self._task, description=name, total=None, numbers="")
         if line and self._lines:
-            self._console.print(name, soft_wrap=True, highlight=False)
+            self._say(name)
 
     def show(self, doing: str, done: int, total: int | None, numbers: str) -> None:
         """How far it is, and the numbers that a person reads."""
@@ -77,7 +77,11 @@ class Live:
         now = time.perf_counter()
         if self._lines and (not self._line or now - self._line >= LINE_SECONDS):
             self._line = now
-            self._console.print(f"{doing}: {numbers}", soft_wrap=True, highlight=False)
+            self._say(f"{doing}: {numbers}")
+
+    def _say(self, line: str) -> None:
+        with suppress(OSError):  # a file on a full disk: what it tells of goes on
+            self._console.print(line, soft_wrap=True, highlight=False)
 
 
 class Reporter(Live):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -58,6 +59,11 @@ def errors(notes: Console) -> Iterator[None]:
         interrupted = isinstance(problem, KeyboardInterrupt)
         _say(notes, "interrupted before a result was written" if interrupted else str(problem))
         raise typer.Exit(interrupted_code(problem) if interrupted else WRONG) from None
+    except OSError as problem:
+        if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _say(notes, f"a disk is full, that of {problem.filename or 'the output'}: {problem.strerror}")
+        raise typer.Exit(STOPPED) from None
 
 
 def interrupted_code(problem: BaseException) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import joblib
 
-from anabranch.errors import ConfigError, nearest
+from anabranch.errors import ConfigError, OutputError, nearest
 from anabranch.sweep import cluster
 
 NAMES = ("loky", "ray", "dask")
@@ -67,6 +67,7 @@ def connected(backend: Backend) -> Iterator[int]:
     Raises:
         ConfigError: where the back end's package is not installed.
         ClusterError: where the cluster does not answer within seconds, or has no workers.
+        OutputError: where there is no room for temporary files.
     """
     if backend.address is None:
         with _this_machine():
@@ -81,8 +82,12 @@ def connected(backend: Backend) -> Iterator[int]:
 def _this_machine() -> Iterator[None]:
     # A worker whose memory grew (compiled programs are kept) ends after its trial, and another takes its place: what
     # one of them has compiled, the others find in a folder.
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="anabranch-compiled-", ignore_cleanup_errors=True)
+    except OSError as error:  # of which one may be that there is no folder for temporary files at all
+        raise OutputError(f"cannot write compiled programs among the temporary files: {error.strerror}") from error
     with (
-        tempfile.TemporaryDirectory(prefix="anabranch-compiled-", ignore_cleanup_errors=True) as programs,
+        folder as programs,
         warnings.catch_warnings(),
         joblib.parallel_config("loky", initializer=_begin, initargs=(os.getpid(), programs)),
     ):
