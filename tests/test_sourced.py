@@ -36,7 +36,7 @@ from anabranch.sources.files import FileSource
 from anabranch.sources.names import Names, read_key, write_key
 from anabranch.sources.sql import SqlSource
 from message_brokers import message_broker
-from source_playing import run
+from source_playing import play, run
 
 UPDATE = {"name": "DLR", "window": 2, "decay": 0.5}
 SERVER_MODEL = {"name": "mlp", "hidden": [8], "classes": 2}
@@ -187,6 +187,18 @@ def test_companies_look_an_entity_up_and_may_not_know_it(tmp_path: Path) -> None
     assert bank.conversation.activations == 150
     assert shop.conversation.activations == 0
     assert shop.notes["input: unknown", None] >= 50
+
+
+def test_another_database_is_not_gone_on_with(tmp_path: Path) -> None:
+    world = companies(tmp_path, 10)
+    party = world.party("bank", "nats://127.0.0.1:1")
+    for each in run(play(party._source)):
+        run(each.safe())
+    run(party._source.close())
+    (tmp_path / "bank.db").rename(tmp_path / "bank2.db")
+    world._texts["bank"]["features"]["url"] = "sqlite:///bank2.db"
+    with pytest.raises(CheckpointError, match=r"how far table 'applications' of 'bank.db' was read, but the source is"):
+        world.party("bank", "nats://127.0.0.1:1")
 
 
 def test_a_database_is_asked_beside_everything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

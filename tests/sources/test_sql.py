@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from anabranch.errors import CheckpointError, ConfigError, ConnectError, DataError
 from anabranch.sources import sql
@@ -156,6 +157,29 @@ def test_rows_wait_until_they_are_old_enough(database: Database) -> None:
     run(source.close())
 
 
+def test_a_young_row_is_at_no_place_yet(database: Database, tmp_path: Path) -> None:
+    """It is changed while it waits, and so is never read where it was; one without an entity is not left out yet."""
+    add(database, (1, "x", 100, 10), (2, "y", 103, 20), (3, None, 104, 30))
+    now, waits = [101.5], []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        now[0] += 1.0
+        assert source.counts["unusable"] == 0
+        if len(waits) == 1:
+            await asyncio.to_thread(database.run, "UPDATE orders SET at = 105 WHERE id = 2")
+            await asyncio.to_thread(database.run, "UPDATE orders SET who = 'z' WHERE id = 3")
+
+    cursor = Cursor(tmp_path / "cursor", "orders")
+    source = opened(database, lag=1.0, clock=lambda: now[0], sleep=sleep, cursor=cursor)
+    events = run(play(source))
+    assert short(events) == [("x", 100, 10), ("z", 104, 30), ("y", 105, 20)]
+    for each in events:
+        run(each.safe())
+    assert (cursor.waiting, cursor.position) == (0, [105, 2])
+    run(source.close())
+
+
 def test_rows_without_an_entity_are_left_out_and_passed(
     database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -229,6 +253,27 @@ def test_what_is_not_there_at_the_start_is_named(database: Database) -> None:
         opened(database, entity="hwo")
     with pytest.raises(ConfigError, match=r"there is no such table. Did you mean 'orders'"):
         SqlSource(database.url, "order", NAMES, ["a"], time="at", id="id")
+
+
+def test_look_ups_go_by_the_index(database: Database) -> None:
+    rows = "INSERT INTO orders VALUES " + ", ".join(f"({i}, 'w{i}', {i}, 1)" for i in range(2000))
+    database.run(rows)
+    postgres = database.url.startswith("postgres")
+    database.run("ANALYZE orders")
+    source = opened(database)
+    asked: list[tuple[str, Any]] = []
+
+    def heard(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        asked.append((statement, parameters))
+
+    sa.event.listen(source._engine, "before_cursor_execute", heard)
+    assert at(source, "w1500", 2000) == 1
+    with source._engine.connect() as connection:
+        explain = "EXPLAIN " if postgres else "EXPLAIN QUERY PLAN "
+        plans = [str(connection.exec_driver_sql(explain + sql, values).fetchall()) for sql, values in list(asked)]
+    run(source.close())
+    assert "by_who" in plans[-1]
+    assert any("by_time" in plan for plan in plans[:-1])  # which entities have come
 
 
 def test_look_ups_without_an_index_are_said(database: Database, caplog: pytest.LogCaptureFixture) -> None:
@@ -337,6 +382,38 @@ def test_a_time_without_an_end_is_never_read(server: Postgresql, kind: str) -> N
     assert at(now, "x", 0) == 2
     run(source.close())
     run(now.close())
+
+
+def test_an_id_that_cannot_say_where_a_row_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    database = Sqlite(tmp_path / "orders.db")
+    database.run(
+        "CREATE TABLE orders (id, who TEXT, at INTEGER, a INTEGER)",
+        "INSERT INTO orders VALUES (1, 'x', 1, 1), (x'00ff', 'y', 2, 2), (3, 'z', 2, 3), (x'01', 'y', 3, 4)",
+    )
+    source = opened(database, cursor=Cursor(tmp_path / "cursor", "orders"))
+    assert [at(source, who, 9) for who in ("z", "y")] == [3, None]
+    assert short(run(play(source))) == [("x", 1, 1), ("z", 2, 3)]
+    assert source.counts["unusable"] == 2
+    assert "table 'orders': the row with the id b'\\x00\\xff' is left out: columns 'at' and 'id'" in caplog.text
+    run(source.close())
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "said"),
+    [
+        ("at", "TIME", "column 'at' is of type TIME, which cannot be a time: it must be a date"),
+        ("id", "BYTEA", "column 'id' is of type BYTEA, which cannot be an id"),
+        ("who", "INTERVAL", "column 'who' is of type INTERVAL, which cannot be an id"),
+    ],
+)
+def test_a_column_of_a_type_that_cannot_be_what_it_is_for(
+    server: Postgresql, column: str, kind: str, said: str
+) -> None:
+    kinds = {"id": "INTEGER", "who": "TEXT", "at": "BIGINT", column: kind}
+    columns = ", ".join(f"{name} {of}" for name, of in kinds.items())
+    server.run("DROP TABLE IF EXISTS orders", f"CREATE TABLE orders ({columns}, a INTEGER)")
+    with pytest.raises(ConfigError, match=said):
+        opened(server)
 
 
 def test_sensors_are_the_last_row_at_a_time(database: Database) -> None:

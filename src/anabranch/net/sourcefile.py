@@ -222,12 +222,14 @@ def open_source(section: AnySource, columns: tuple[str, ...], party: Credentials
                 cursor=Cursor(folder / CURSOR, path.name),
             )  # fmt: skip
         case SqlSection():
-            from anabranch.sources.sql import SqlSource  # an extra
+            from anabranch.sources.database import database_of  # an extra
+            from anabranch.sources.sql import SqlSource
 
+            source = f"table '{section.table}' of '{database_of(section.url)}'"
             return SqlSource(
                 section.url, section.table, names, columns, time=section.time, id=section.id, entity=section.entity,
                 event_time=section.event_time, unit=section.time_unit, as_of=section.as_of, follow=section.follow,
-                poll=section.poll, lag=section.lag, cursor=Cursor(folder / CURSOR, f"table '{section.table}'"),
+                poll=section.poll, lag=section.lag, cursor=Cursor(folder / CURSOR, source),
                 known=folder / ENTITIES, most_ahead=section.max_skew,
             )  # fmt: skip
         case JetStreamSection():

@@ -9,26 +9,30 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from anabranch.errors import ConfigError, ConnectError, DataError, nearest
 from anabranch.sources.base import AsOf, ClockCheck, Happening, Notes, Reading, check_as_of
 from anabranch.sources.cursor import Cursor
+from anabranch.sources.database import (
+    FAILED,
+    NO_IDS,
+    NO_TIMES,
+    check_types,
+    of_a_value,
+    open_engine,
+    reason,
+    reflected,
+    sa,
+    without_index,
+)
 from anabranch.sources.entities import KnownEntities, json_of, values_of
 from anabranch.sources.names import Names, entity_text
 from anabranch.sources.times import UNITS, micros
-
-try:
-    import sqlalchemy as sa
-except ImportError as missing:  # an extra
-    raise ConfigError("a database needs SQLAlchemy: pip install 'anabranch[sql]'") from missing
 
 BATCH = 1000
 """Rows of one query."""
 AGAIN = 1.0
 """Seconds after which a database that is away is tried again."""
-CONNECT = 5
-"""Seconds that a connection may take."""
 _PAGE = 100
 
 _DATES = (datetime(2, 1, 1), datetime(9998, 12, 31))
@@ -114,7 +118,7 @@ class SqlSource:
         self._names, self._unit, self._as_of = names, unit, check_as_of(as_of)
         self._follow, self._poll, self._lag = follow, poll, lag
         self._cursor, self._clock, self._sleep = cursor, clock, sleep
-        self._engine = _engine(url)
+        self._engine = open_engine(url)
         shown = self._engine.url.render_as_string(hide_password=True)
         self._where = f"{shown}, table '{table}'"
         self._notes = Notes(self.counts, self._where)
@@ -129,7 +133,7 @@ class SqlSource:
             )
         except sa.exc.DBAPIError as error:
             self._engine.dispose()
-            raise ConnectError(f"{shown}: cannot be used: {_reason(error)}") from error
+            raise ConnectError(f"{shown}: cannot be used: {reason(error)}") from error
         except BaseException:
             self._engine.dispose()
             raise
@@ -137,7 +141,8 @@ class SqlSource:
     def _begin(
         self, table: str, time: str, id: str, entity: str | None, event_time: str, columns: Sequence[str]
     ) -> None:
-        self._table = self._reflected(table, [time, id, event_time, *([] if entity is None else [entity]), *columns])
+        self._asked = (time, id, event_time, *([] if entity is None else [entity]), *columns)
+        self._table = reflected(self._engine, self._where, table, self._asked)
         self._time, self._id = self._column(time), self._column(id)
         self._entity = None if entity is None else self._column(entity)
         self._columns, self._values = tuple(columns), [self._column(name) for name in columns]
@@ -146,10 +151,14 @@ class SqlSource:
         numbers = isinstance(self._table.c[time].type, sa.Integer | sa.Float)
         self._text = isinstance(self._time.type, sa.String) or (self._sqlite and not numbers)
         kind = self._table.c[time].type
+        if not self._sqlite:  # there a value may be of any type
+            kinds = {time: NO_TIMES, event_time: NO_TIMES, id: NO_IDS, entity or id: NO_IDS}
+            check_types(self._where, self._table, kinds)
         dates = isinstance(kind, sa.Date | sa.DateTime) and not self._sqlite
         self._dated = [self._time.between(*map(self._bound, (_EARLIEST, _LATEST)))] if dates else []
         """Only times that Python has a date for; PostgreSQL has 'infinity' as well."""
-        self._say_what_lacks_an_index(time, entity)
+        for name in without_index(self._engine, self._table, [time, *([] if entity is None else [entity])]):
+            self._notes.note("no index", f"column '{name}' has no index, so every look goes through the whole table")
 
     async def begin(self) -> None:
         """Nothing: it is ready."""
@@ -165,14 +174,14 @@ class SqlSource:
         place = None if self._cursor is None or self._cursor.position is None else values_of(self._cursor.position)
         while True:
             rows = await self._patiently(place)
-            ripe = self._clock() - self._lag
+            ripe = (self._clock() - self._lag) * 1e6
             young = False
             for row in rows:
-                happening = self._happening(row)
-                if happening is not None and self._lag and happening.reading.time > ripe * 1e6:
-                    young = True
+                young = self._is_after(row[0], ripe)
+                if young:  # it may still be changed, and is then somewhere else: nothing is made of it yet
                     break
                 place = [row[0], row[1]]
+                happening = self._happening(row)
                 if happening is not None:
                     yield happening
             if len(rows) < BATCH or young:
@@ -180,24 +189,32 @@ class SqlSource:
                     return
                 await self._sleep(self._poll)
 
-    def _happening(self, row: Any) -> Happening | None:
-        place = json_of(row[:2])
+    def _is_after(self, moment: Any, ripe: float) -> bool:
+        """Whether a row is too young; one whose time is none is not."""
         try:
+            return self._lag > 0 and micros(moment, self._unit) > ripe
+        except DataError:
+            return False
+
+    def _happening(self, row: Any) -> Happening | None:
+        place = None
+        try:
+            place = self._place(row)
             if isinstance(row, _Unread):
                 raise DataError(f"a value of it cannot be read ({row.reason})")
             moment, _, whose, event, *values = row
             entity = "" if self._entity is None else entity_text(whose)
             reading = Reading(entity, micros(moment, self._unit), self._of(values))
             name = self._names.of(entity, micros(event, self._unit))
+            if self._known is not None:
+                self._known.add([(self._names.hash(entity), whose)])
         except DataError as error:
             self._notes.note("unusable", f"the row with the id {row[1]!r} is left out: {error}")
-            if self._cursor is not None:
+            if self._cursor is not None and place is not None:
                 self._cursor.given(place)
                 self._cursor.safe(place)
             return None
         self._ahead.check(reading)
-        if self._known is not None:
-            self._known.add([(self._names.hash(entity), whose)])
         cursor = self._cursor
         if cursor is None:
             return Happening(name, reading)
@@ -208,6 +225,18 @@ class SqlSource:
         cursor.given(place)
         return Happening(name, reading, acknowledge)
 
+    def _place(self, row: Any) -> list[Any]:
+        """Where a row is, as JSON has it.
+
+        Raises:
+            DataError: where its time or id is of a type that cannot say so.
+        """
+        try:
+            return json_of(row[:2])
+        except DataError as error:
+            time, id = self._asked[:2]
+            raise DataError(f"columns '{time}' and '{id}': {error}") from None
+
     def _after(self, place: Any, columns: Sequence[Any]) -> list[Any]:
         """The next rows after a place, in order: their times, ids and more columns.
 
@@ -216,16 +245,16 @@ class SqlSource:
         """
         try:
             return self._fetch(self._next(place, columns))
-        except _FAILED as error:
-            if not _of_a_value(error):
+        except FAILED as error:
+            if not of_a_value(error):
                 raise
         try:
             places = self._fetch(self._next(place, columns[:2]))
-        except _FAILED as error:
-            if not _of_a_value(error):
+        except FAILED as error:
+            if not of_a_value(error):
                 raise
             raise DataError(
-                f"{self._where}: the time or the id of a row cannot be read ({_reason(error)}): correct it, or name a "
+                f"{self._where}: the time or the id of a row cannot be read ({reason(error)}): correct it, or name a "
                 "view without it"
             ) from error
         return [self._alone(moment, id, columns) for moment, id in places]
@@ -235,10 +264,10 @@ class SqlSource:
         query = sa.select(*columns).where(self._time == moment, self._id == id).limit(1)
         try:
             rows = self._fetch(query)
-        except _FAILED as error:
-            if not _of_a_value(error):
+        except FAILED as error:
+            if not of_a_value(error):
                 raise
-            return _Unread(moment, id, _reason(error))
+            return _Unread(moment, id, reason(error))
         return rows[0] if rows else _Unread(moment, id, "it has just been changed")
 
     def _next(self, place: Any, columns: Sequence[Any]) -> Any:
@@ -274,7 +303,7 @@ class SqlSource:
         self._check_columns(error)
         if not self._away:
             self._away = True
-            self._notes.note("away", f"the database is away: {_reason(error)}; waiting for it")
+            self._notes.note("away", f"the database is away: {reason(error)}; waiting for it")
 
     def _back(self) -> None:
         if self._away:
@@ -286,7 +315,7 @@ class SqlSource:
             inspector = sa.inspect(self._engine)
             there = {each["name"] for each in inspector.get_columns(self._table.name, self._table.schema)}
         except sa.exc.NoSuchTableError:
-            raise DataError(f"{self._where}: there is no such table any more ({_reason(error)})") from error
+            raise DataError(f"{self._where}: there is no such table any more ({reason(error)})") from error
         except sa.exc.SQLAlchemyError:
             return  # it is away
         for name in self._asked:
@@ -310,9 +339,9 @@ class SqlSource:
         begun = self._clock()
         try:
             found = self._look(*read)
-        except _FAILED as error:
-            if _of_a_value(error):
-                self._left_out_of_look_up(_reason(error))
+        except FAILED as error:
+            if of_a_value(error):
+                self._left_out_of_look_up(reason(error))
                 return None
             self._gone(error)
             now = self._clock()
@@ -345,11 +374,11 @@ class SqlSource:
         while True:  # a text is compared as the time that it says
             try:
                 rows = self._fetch(query.limit(size).offset(start))
-            except _FAILED as error:
-                if not _of_a_value(error):
+            except FAILED as error:
+                if not of_a_value(error):
                     raise
                 if size == 1:
-                    self._left_out_of_look_up(_reason(error))
+                    self._left_out_of_look_up(reason(error))
                     start += 1
                 size = 1  # the other rows of the page may be read
                 continue
@@ -371,18 +400,22 @@ class SqlSource:
         known = self._known
         if known is None or self._entity is None or self._clock() < self._again:
             return False
+        place = known.position
         while True:
-            rows = self._after(known.position, [self._time, self._id, self._entity])
-            pairs = []
+            rows = self._after(place, [self._time, self._id, self._entity])
+            pairs, position = [], None
             for row in rows:
-                if isinstance(row, _Unread):
-                    continue
+                place = [row[0], row[1]]
                 try:
-                    pairs.append((self._names.hash(entity_text(row[2])), row[2]))
+                    self._place(row)
+                    position = place
+                    if not isinstance(row, _Unread):
+                        json_of(row[2:])
+                        pairs.append((self._names.hash(entity_text(row[2])), row[2]))
                 except DataError:
                     continue  # `readings` says so
             if rows:
-                known.add(pairs, [rows[-1][0], rows[-1][1]])
+                known.add(pairs, position)
             if len(rows) < BATCH:
                 break
         self._again = self._clock() + AGAIN
@@ -405,41 +438,10 @@ class SqlSource:
 
     # -- the table ----------------------------------------------------------------------------------------------
 
-    def _reflected(self, name: str, columns: Sequence[str]) -> Any:
-        schema, _, table = name.rpartition(".")
-        try:
-            found = sa.Table(table, sa.MetaData(), schema=schema or None, autoload_with=self._engine)
-        except sa.exc.NoSuchTableError:
-            there = [*sa.inspect(self._engine).get_table_names(schema or None)]
-            raise ConfigError(
-                f"{self._where}: there is no such table.{nearest(table, there)} There are {', '.join(there) or 'none'}"
-            ) from None
-        for column in columns:
-            if column not in found.c:
-                raise ConfigError(
-                    f"{self._where}: has no column '{column}'.{nearest(column, found.c.keys())} Its columns: "
-                    f"{', '.join(found.c.keys())}"
-                )
-        self._asked = tuple(columns)
-        return found
-
     def _column(self, name: str) -> Any:
         column = self._table.c[name]
         # SQLite keeps whatever it is given, whatever a column's type says: as it is, then.
         return sa.type_coerce(column, sa.types.NullType()) if self._sqlite else column
-
-    def _say_what_lacks_an_index(self, time: str, entity: str | None) -> None:
-        inspector = sa.inspect(self._engine)
-        try:
-            first = [index["column_names"][:1] for index in inspector.get_indexes(self._table.name, self._table.schema)]
-        except sa.exc.SQLAlchemyError:  # a view, of some databases
-            return
-        first.append([column.name for column in self._table.primary_key][:1])
-        for name in (time, entity):
-            if name is not None and [name] not in first:
-                self._notes.note(
-                    "no index", f"column '{name}' has no index, so every look goes through the whole table"
-                )
 
     async def close(self) -> None:
         """Closes connections and files."""
@@ -448,48 +450,3 @@ class SqlSource:
             self._cursor.close()
         if self._known is not None:
             self._known.close()
-
-
-def _engine(url: str) -> Any:
-    try:
-        parsed = sa.make_url(url)
-    except sa.exc.ArgumentError:
-        raise ConfigError(
-            "url is no database's: it must be like sqlite:///orders.db or postgresql://reader@10.0.0.5/orders"
-        ) from None
-    options: dict[str, Any] = {"pool_pre_ping": True}
-    backend = parsed.get_backend_name()
-    if backend == "sqlite":
-        if not parsed.database or parsed.database == ":memory:":
-            raise ConfigError(f"{url}: a database in memory has nothing in it: name a file")
-        if not parsed.database.startswith("file:"):  # else SQLite makes a file that is not there
-            path = quote(str(Path(parsed.database).absolute()))
-            parsed = parsed.set(database=f"file:{path}").update_query_dict({"mode": "rw", "uri": "true"})
-        options = {"poolclass": sa.pool.NullPool}  # an open file that was replaced would be read for ever
-    if backend == "postgresql":
-        if parsed.drivername == "postgresql":
-            parsed = parsed.set(drivername="postgresql+psycopg")
-        options["connect_args"] = {"connect_timeout": CONNECT}
-    try:
-        return sa.create_engine(parsed, **options)
-    except (ImportError, sa.exc.NoSuchModuleError) as error:
-        raise ConfigError(
-            f"{parsed.render_as_string(hide_password=True)}: its driver is not installed ({error}): for PostgreSQL, "
-            "pip install 'anabranch[postgresql]'"
-        ) from None
-
-
-_FAILED = (sa.exc.DBAPIError, UnicodeDecodeError, OverflowError)
-
-
-def _of_a_value(error: BaseException) -> bool:
-    """Whether a value failed, as the driver cannot make anything of it, and not the database."""
-    if not isinstance(error, sa.exc.DBAPIError):
-        return True
-    return isinstance(error, sa.exc.DataError) or "could not decode to utf-8" in _reason(error).lower()
-
-
-def _reason(error: Any) -> str:
-    """What the driver says, in one line."""
-    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

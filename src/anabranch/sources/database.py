@@ -1,0 +1,139 @@
+"""What a source needs of SQLAlchemy: a database by its url, a table as it is there, and why something failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import time, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from anabranch.errors import ConfigError, nearest
+
+try:
+    import sqlalchemy as sa
+except ImportError as missing:  # an extra
+    raise ConfigError("a database needs SQLAlchemy: pip install 'anabranch[sql]'") from missing
+
+CONNECT = 5
+"""Seconds that a connection may take."""
+FAILED = (sa.exc.DBAPIError, UnicodeDecodeError, OverflowError)
+"""What a query may raise."""
+NO_IDS = (time, timedelta, bytes, list, dict)
+"""Of these no id is."""
+NO_TIMES = (*NO_IDS, bool, UUID)
+"""And no time."""
+
+
+def _parsed(url: str) -> Any:
+    try:
+        return sa.make_url(url)
+    except sa.exc.ArgumentError:
+        raise ConfigError(
+            "url is no database's: it must be like sqlite:///orders.db or postgresql://reader@10.0.0.5/orders"
+        ) from None
+
+
+def reflected(engine: Any, where: str, name: str, columns: Sequence[str]) -> Any:
+    """The table or view of a name, perhaps with a schema before it.
+
+    Raises:
+        ConfigError: where there is none, or it lacks one of the columns.
+    """
+    schema, _, table = name.rpartition(".")
+    try:
+        found = sa.Table(table, sa.MetaData(), schema=schema or None, autoload_with=engine)
+    except sa.exc.NoSuchTableError:
+        there = [*sa.inspect(engine).get_table_names(schema or None)]
+        raise ConfigError(
+            f"{where}: there is no such table.{nearest(table, there)} There are {', '.join(there) or 'none'}"
+        ) from None
+    for column in columns:
+        if column not in found.c:
+            raise ConfigError(
+                f"{where}: has no column '{column}'.{nearest(column, found.c.keys())} Its columns: "
+                f"{', '.join(found.c.keys())}"
+            )
+    return found
+
+
+def check_types(where: str, table: Any, refused: Mapping[str, Any]) -> None:
+    """Looks at whether each column can be what it is named for: an id (but for `NO_IDS`) or a time (`NO_TIMES`).
+
+    Raises:
+        ConfigError: where one cannot.
+    """
+    for name, kinds in refused.items():
+        kind = table.c[name].type
+        if _python_type(kind) in kinds:
+            what = "a time" if kinds is NO_TIMES else "an id"
+            can = "a date, with or without the time of day" if kinds is NO_TIMES else "a date, a UUID"
+            raise ConfigError(
+                f"{where}: column '{name}' is of type {kind}, which cannot be {what}: it must be {can}, a text or a "
+                "number"
+            )
+
+
+def without_index(engine: Any, table: Any, names: Sequence[str]) -> list[str]:
+    """Those of the columns with which no index begins; of a view none is known."""
+    inspector = sa.inspect(engine)
+    try:
+        first = [index["column_names"][:1] for index in inspector.get_indexes(table.name, table.schema)]
+    except sa.exc.SQLAlchemyError:  # a view, of some databases
+        return []
+    first.append([column.name for column in table.primary_key][:1])
+    return [name for name in names if [name] not in first]
+
+
+def _python_type(kind: Any) -> type | None:
+    try:
+        return kind.python_type
+    except NotImplementedError:
+        return None
+
+
+def database_of(url: str) -> str:
+    """A database's name, wherever it is; of SQLite that of its file.
+
+    >>> database_of("postgresql://reader@10.0.0.5/shop"), database_of("sqlite:////bank/orders.db")
+    ('shop', 'orders.db')
+    """
+    return Path(_parsed(url).database or "").name
+
+
+def open_engine(url: str) -> Any:
+    parsed = _parsed(url)
+    options: dict[str, Any] = {"pool_pre_ping": True}
+    backend = parsed.get_backend_name()
+    if backend == "sqlite":
+        if not parsed.database or parsed.database == ":memory:":
+            raise ConfigError(f"{url}: a database in memory has nothing in it: name a file")
+        if not parsed.database.startswith("file:"):  # else SQLite makes a file that is not there
+            path = quote(str(Path(parsed.database).absolute()))
+            parsed = parsed.set(database=f"file:{path}").update_query_dict({"mode": "rw", "uri": "true"})
+        options = {"poolclass": sa.pool.NullPool}  # an open file that was replaced would be read for ever
+    if backend == "postgresql":
+        if parsed.drivername == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        options["connect_args"] = {"connect_timeout": CONNECT}
+    try:
+        return sa.create_engine(parsed, **options)
+    except (ImportError, sa.exc.NoSuchModuleError) as error:
+        raise ConfigError(
+            f"{parsed.render_as_string(hide_password=True)}: its driver is not installed ({error}): for PostgreSQL, "
+            "pip install 'anabranch[postgresql]'"
+        ) from None
+
+
+def of_a_value(error: BaseException) -> bool:
+    """Whether a value failed, as the driver cannot make anything of it, and not the database."""
+    if not isinstance(error, sa.exc.DBAPIError):
+        return True
+    return isinstance(error, sa.exc.DataError) or "could not decode to utf-8" in reason(error).lower()
+
+
+def reason(error: Any) -> str:
+    """What the driver says, in one line."""
+    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
