@@ -77,9 +77,16 @@ def test_each_experiment_has_its_tables_and_pictures(quick: tuple[Path, list[str
     files = {f"{table['name']}.csv" for table in found["tables"]} | {each["file"] for each in found["pictures"]}
     assert {file.name for file in (results / name).iterdir()} == files | {"summary.json"}
     assert found["tables"]
+    for each in [*found["tables"], *found["pictures"]]:
+        if each.get("name") == "bounds":  # the paper's own
+            assert not each["scale"]
+        elif name in ("susy", "higgs", "regret", "tuning"):
+            assert each["scale"] == " (1 seed)"
+            assert name == "regret" or " rounds" in each["caption"]
+        else:
+            assert each["scale"] == " (20,000 rounds where the paper has 2,000,000; 1 seed)"
+        assert each["caption"].endswith(each["scale"])
     for table in found["tables"]:
-        scaled = "20,000 rounds where the paper has 2,000,000; 1 seed" in table["caption"]
-        assert scaled is (table["name"] != "bounds"), "that table alone is the paper's own"
         assert table["rows"], table["name"]
         for row in table["rows"]:
             assert not [key for key, value in row.items() if isinstance(value, float) and not math.isfinite(value)]

@@ -104,8 +104,8 @@ def present(study: Study, rows: Sequence[Row]) -> Presentation:
     ]
     caption = "Regret of linear models against the best fixed one in hindsight, stationary i-MNIST of 4 × 4 pixels"
     caption += ", one seed" if study.seeds is None else ""
-    shown.tables.append(Table("convex-regret", caption, columns, lines))
-    shown.pictures.append(Picture("convex-regret", caption, growth_picture(curves, 0.5, "regret")))
+    shown.tables.append(Table("convex-regret", caption, columns, lines, own_rounds=True))
+    shown.pictures.append(Picture("convex-regret", caption, growth_picture(curves, 0.5, "regret"), own_rounds=True))
     return shown
 
 

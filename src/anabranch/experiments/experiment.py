@@ -53,6 +53,8 @@ class Table(NamedTuple):
     """Whether it is made from trials, so that its caption says how many rounds and seeds they have."""
     one_seed: bool = False
     """Whether they have one seed, however many the others have."""
+    own_rounds: bool = False
+    """Whether their rounds are not the study's, so that the caption or the rows say them."""
 
 
 class Picture(NamedTuple):
@@ -61,6 +63,8 @@ class Picture(NamedTuple):
     name: str
     caption: str
     figure: Figure
+    own_rounds: bool = False
+    """Whether its trials' rounds are not the study's, so that the caption or the figure says them."""
 
 
 @dataclass

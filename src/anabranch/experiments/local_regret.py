@@ -78,7 +78,7 @@ def present(study: Study, rows: Sequence[Row], smoothness: float) -> Presentatio
         Column("bound", "bound (of estimates)", ".3g"),
     ]
     caption = f"Dynamic local regret of DLR-Random, p = {P}, on drifting i-MNIST, mean of the seeds"
-    shown.tables.append(Table("local-regret", caption, columns, lines))
+    shown.tables.append(Table("local-regret", caption, columns, lines, own_rounds=True))
     estimates = [
         Column("factor", "c", "g"),
         Column("T", "T", ","),
@@ -88,8 +88,9 @@ def present(study: Study, rows: Sequence[Row], smoothness: float) -> Presentatio
         Column("gradient", "G, largest gradient", ".3g"),
     ]
     title = f"The constants of Theorem 1 as these runs show them: estimates, which the bounds above take with p = {P}"
-    shown.tables.append(Table("local-constants", title, estimates, constants))
-    shown.pictures.append(Picture("local-regret", caption, growth_picture(curves, PROVED, "Σ squared norm")))
+    shown.tables.append(Table("local-constants", title, estimates, constants, own_rounds=True))
+    picture = growth_picture(curves, PROVED, "Σ squared norm")
+    shown.pictures.append(Picture("local-regret", caption, picture, own_rounds=True))
     return shown
 
 

@@ -23,9 +23,11 @@ def physics(name: str, paper: str) -> Experiment:
         for problem in problems:
             case = "drifting" if problem.drifting else "stationary"
             some = select(rows, problem=str(problem))
-            title = f"{name.upper()} dataset of {count:,} rows, {case}"
-            shown.tables.append(performance(f"{name}-{case}", title, some, "method", f"{name}-{case}"))
-            shown.pictures.append(method_curves(f"{name}-{case}", title, some))
+            rounds = max(record["rounds"] for row in some for record in row.records)
+            title = f"{name.upper()} dataset of {count:,} rows, {case}, {rounds:,} rounds"
+            table = performance(f"{name}-{case}", title, some, "method", f"{name}-{case}")
+            shown.tables.append(table._replace(own_rounds=True))
+            shown.pictures.append(method_curves(f"{name}-{case}", title, some)._replace(own_rounds=True))
         shown.notes.append(
             f"The file had {count:,} rows; the paper's are UCI's full files. Rows are shuffled anew for each seed, and "
             "the drifting stream leaves some out, so that its classes come with the probabilities of the hour."

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anabranch.experiments.experiment import Presentation, Run, Table
+from anabranch.experiments.experiment import Picture, Presentation, Run, Table
 from anabranch.experiments.study import ROUNDS, Study
 from anabranch.files import json_values, replace_file, to_json, writing
 from anabranch.output import png
@@ -53,15 +53,14 @@ def write(
         OutputError: where a file cannot be written.
     """
     place = folder / name
-    scale = scale_text(study)
     summary = json_values(
         {
             "name": name,
             "paper": paper,
             "command": command(made_by or name, study),
-            "scale": {"rounds": study.rounds, "seeds": study.seeds, "text": scale},
+            "scale": {"rounds": study.rounds, "seeds": study.seeds, "text": scale_text(study)},
             "tables": [_table(table, study) for table in shown.tables],
-            "pictures": [{"file": f"{each.name}.png", "caption": each.caption + scale} for each in shown.pictures],
+            "pictures": [_picture(each, study) for each in shown.pictures],
             "notes": shown.notes,
             "versions": versions(),
             "machine": machine(),
@@ -82,17 +81,18 @@ def write(
     return summary
 
 
-def scale_text(study: Study, *, one_seed: bool = False) -> str:
+def scale_text(study: Study, *, one_seed: bool = False, own_rounds: bool = False) -> str:
     """What is added to each caption where an experiment has not the usual rounds or seeds.
 
     Args:
         one_seed: whether there is one, whatever the study says.
+        own_rounds: whether the rounds are not the study's.
 
     >>> scale_text(Study(rounds=20_000, seeds=1))
     ' (20,000 rounds where the paper has 2,000,000; 1 seed)'
     """
     parts = []
-    if study.rounds != ROUNDS:
+    if study.rounds != ROUNDS and not own_rounds:
         parts.append(f"{study.rounds:,} rounds where the paper has {ROUNDS:,}")
     if study.seeds is not None:
         seeds = 1 if one_seed else study.seeds
@@ -115,7 +115,7 @@ def command(name: str, study: Study) -> str:
 
 
 def _table(table: Table, study: Study) -> dict[str, Any]:
-    scale = scale_text(study, one_seed=table.one_seed) if table.measured else ""
+    scale = scale_text(study, one_seed=table.one_seed, own_rounds=table.own_rounds) if table.measured else ""
     return {
         "name": table.name,
         "caption": table.caption + scale,
@@ -123,6 +123,11 @@ def _table(table: Table, study: Study) -> dict[str, Any]:
         "columns": [column._asdict() for column in table.columns],
         "rows": [{column.key: row.get(column.key) for column in table.columns} for row in table.rows],
     }
+
+
+def _picture(picture: Picture, study: Study) -> dict[str, Any]:
+    scale = scale_text(study, own_rounds=picture.own_rounds)
+    return {"file": f"{picture.name}.png", "caption": picture.caption + scale, "scale": scale}
 
 
 def _csv(table: Table) -> str:

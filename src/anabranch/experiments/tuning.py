@@ -116,5 +116,5 @@ def present_tuning(rows: Sequence[Row], chosen: Mapping[Pair, float]) -> Present
         name = f"tuning-{problem.name}-{'drifting' if problem.drifting else 'stationary'}"
         rounds = max(record["config"]["rounds"] for row in some for record in row.records)
         caption = f"Accumulated error after {rounds:,} rounds of tuning, {problem}; none where the loss diverged"
-        tables.append(Table(name, caption, columns, lines, one_seed=True))
+        tables.append(Table(name, caption, columns, lines, one_seed=True, own_rounds=True))
     return Presentation(tables)

@@ -76,8 +76,8 @@ def present(study: Study, rows: Sequence[Row]) -> Presentation:
     rounds = max(1, study.rounds // SHARE)
     caption = f"DLR-Random with unequal probabilities, learning rate {RATE}, {rounds:,} rounds"
     return Presentation(
-        [Table("unequal", caption, columns, lines)],
-        [Picture("unequal", caption, _picture([_regret(row) / equal for row in some]))],
+        [Table("unequal", caption, columns, lines, own_rounds=True)],
+        [Picture("unequal", caption, _picture([_regret(row) / equal for row in some]), own_rounds=True)],
     )
 
 

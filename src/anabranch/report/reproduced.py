@@ -51,6 +51,8 @@ class PictureFile(BaseModel):
 
     file: str
     caption: str
+    scale: str | None = None
+    """Likewise."""
 
 
 class ScaleFile(BaseModel):
@@ -167,7 +169,7 @@ def _blocks(place: Path, summary: SummaryFile, title: str) -> list[Table | Pictu
 def _picture(place: Path, summary: SummaryFile, each: PictureFile) -> Picture:
     if Path(each.file).name != each.file:  # a page that is passed on must not hold files from elsewhere
         raise damaged(place / SUMMARY, WRITER, f"the picture '{each.file}' is not in its folder")
-    caption, aside = _split(each.caption, summary.scale.text)
+    caption, aside = _split(each.caption, summary.scale.text if each.scale is None else each.scale)
     return read_picture(place / each.file, caption, aside, WRITER)
 
 
