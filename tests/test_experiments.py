@@ -44,6 +44,7 @@ from anabranch.sweep.folder import TrialFolder
 from anabranch.sweep.record import check_record
 from anabranch.sweep.trial import Trial, run_trial
 from report_samples import record as sample
+from report_samples import write_experiments
 from small_runs import write_digits
 
 DRY = Study(dry=True)
@@ -350,6 +351,17 @@ def test_trials_are_committed_with_all_that_their_records_have(tmp_path: Path, m
     with pytest.raises(DataError, match="is not the record of a trial: curve: Field required"):
         commit_results.commit(tmp_path / "out", tmp_path / check.FILE)
     assert (tmp_path / check.FILE).read_text().splitlines() == lines
+
+
+def test_tables_are_committed_without_their_trials(tmp_path: Path) -> None:
+    write_experiments(tmp_path / "out", ["window"], rounds=2_000_000)
+    assert commit_results.commit_tables(tmp_path / "out", tmp_path / "docs") == ["tuning", "window"]
+    written = json.loads((tmp_path / "out" / "window" / "summary.json").read_text())
+    trials = len(written.pop("runs"))
+    assert json.loads((tmp_path / "docs" / "window.json").read_text()) == written | {"trials": trials}
+    assert {"command", "versions", "machine"} <= written.keys()
+    picture = (tmp_path / "out" / "window" / "window.png").read_bytes()
+    assert (tmp_path / "docs" / "window.png").read_bytes() == picture
 
 
 # Regret

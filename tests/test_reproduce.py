@@ -133,7 +133,9 @@ def test_the_same_command_again_runs_no_trial_and_says_the_same(quick: tuple[Pat
     assert {file: file.stat().st_mtime_ns for file in (results / "trials").iterdir()} == before
     assert summary(results, "activated") == first
     assert summary(results, "tuning")["tables"] == tuned["tables"]  # what others were tuned with stays there
-    assert tuned["command"] == "anabranch reproduce stationary drift susy higgs --rounds 20000 --seeds 1"
+    assert tuned["command"] == (
+        "anabranch reproduce stationary drift susy higgs --susy FILE --higgs FILE --rounds 20000 --seeds 1"
+    )
 
 
 def test_another_number_of_rounds_is_refused_there(quick: tuple[Path, list[str]]) -> None:

@@ -105,8 +105,10 @@ def command(name: str, study: Study) -> str:
 
     >>> command("drift", Study(seeds=1))
     'anabranch reproduce drift --seeds 1'
+    >>> command("susy", Study(files={"susy": Path("SUSY.csv")}))
+    'anabranch reproduce susy --susy FILE'
     """
-    words = ["anabranch reproduce", name]
+    words = ["anabranch reproduce", name, *(f"--{each} FILE" for each in name.split() if each in study.files)]
     if study.rounds != ROUNDS:
         words.append(f"--rounds {study.rounds}")
     if study.seeds is not None:
