@@ -11,9 +11,10 @@ import threading
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import nats
@@ -22,7 +23,7 @@ import pytest
 import tomli_w
 
 from anabranch.errors import AnabranchError, CheckpointError, ConfigError
-from anabranch.net import own, partyfile
+from anabranch.net import own, partyfile, waitingroom
 from anabranch.net.asking import ask_http
 from anabranch.net.broker import LocalBroker
 from anabranch.net.client import ClientParty
@@ -35,6 +36,7 @@ from anabranch.net.status import server_status
 from anabranch.sources.files import FileSource
 from anabranch.sources.names import Names, read_key, write_key
 from anabranch.sources.sql import SqlSource
+from databases import Sqlite
 from message_brokers import message_broker
 from source_playing import play, run
 
@@ -187,6 +189,59 @@ def test_companies_look_an_entity_up_and_may_not_know_it(tmp_path: Path) -> None
     assert bank.conversation.activations == 150
     assert shop.conversation.activations == 0
     assert shop.notes["input: unknown", None] >= 50
+
+
+def kept(folder: Path, names: Names, numbers: Iterable[int]) -> list[int]:
+    """Of which customers' events a client has kept the features."""
+    with closing(sqlite3.connect(folder / "inputs.sqlite")) as database:
+        there = {name for (name,) in database.execute("SELECT event FROM kept")}
+    return [i for i in numbers if names.of(f"customer-{i:03}", (1000 + i) * 1_000_000) in there]
+
+
+def test_events_without_a_label_go_and_the_clients_forget_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, stage = [1e9], [0]
+    monkeypatch.setattr(waitingroom, "time", SimpleNamespace(time=lambda: clock[0]))
+    world = companies(tmp_path, 30)
+    database = Sqlite(tmp_path / "labels.db")
+    database.run("CREATE TABLE labels (id INTEGER PRIMARY KEY, who TEXT, known INTEGER, at INTEGER, label INTEGER)")
+    known = {
+        "source": "sql", "url": "sqlite:///labels.db", "table": "labels", "entity": "who", "id": "id", "time": "known",
+        "event_time": "at", "label": "label", "poll": 0.02, "late": "fresh", "expiry": 100.0, "most": 25,
+    }  # fmt: skip
+    world.server(known, missing={"shop": "zero"})
+
+    def known_of(*numbers: int) -> None:
+        for i in numbers:
+            database.run(
+                "INSERT INTO labels (who, known, at, label) SELECT :who, count(*), :at, 1 FROM labels",
+                who=f"customer-{i:03}", at=1000 + i,
+            )  # fmt: skip
+
+    def goes_on(server: ServerParty) -> bool:
+        counts = server.late.waiting.counts if server.late is not None else {}
+        if stage[0] == 0 and counts["happened"] == 30:
+            stage[0] = 1
+            known_of(*range(5, 20))
+        if stage[0] == 1 and counts["learnt"] == 15:
+            stage[0] = 2
+            assert kept(tmp_path / "state-bank", world.names, range(20, 30)) == [*range(20, 30)]
+            clock[0] += 100.0
+        if stage[0] == 2 and counts["expired"] == 10:
+            stage[0] = 3
+            known_of(0, 25)
+        done = counts["expired label"] == 2
+        return done and not kept(tmp_path / "state-bank", world.names, [*range(5), *range(20, 30)])
+
+    server, _, _ = world.play(goes_on)
+    assert server.late is not None
+    assert {what: n for what, n in server.late.waiting.counts.items() if n} == {
+        "happened": 30, "labelled": 15, "learnt": 15, "crowded out": 5, "expired": 10, "expired label": 2,
+    }  # fmt: skip
+    assert server.conversation.rounds == 15
+    assert "since more than `most` waited, and the oldest had to go: 1 by now" in caplog.text
+    assert "since they have waited too long for their labels: 10 by now" in caplog.text
 
 
 def test_another_database_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -51,6 +51,47 @@ def test_names_of_another_kind_say_nothing_of_times(tmp_path: Path) -> None:
     waiting.close()
 
 
+def counted(waiting: Waiting) -> dict[str, int]:
+    return {what: n for what, n in waiting.counts.items() if n}
+
+
+def test_events_that_wait_too_long_or_are_too_many_go(tmp_path: Path) -> None:
+    waiting = Waiting(tmp_path / "waiting", most=2, expiry=50.0)
+    assert [waiting.add(event, i, b"", now=float(i)) for i, event in enumerate([b"a", b"b"])] == [[], []]
+    assert waiting.label(b"b", 1, now=2.0) == "ready"
+    assert waiting.add(b"c", 2, b"", now=2.0) == [b"a"]  # the oldest without a label
+    assert [waiting.label(event, 1, now=3.0) for event in (b"a", b"a", b"b")] == ["expired", "expired", "duplicate"]
+    assert counted(waiting) == {"happened": 3, "labelled": 1, "crowded out": 1, "expired label": 2, "duplicate": 1}
+    waiting.close()
+    waiting = Waiting(tmp_path / "waiting", most=2, expiry=50.0)
+    assert waiting.expire(now=51.9) == []
+    assert waiting.expire(now=52.0) == [b"c"]  # that with a label stays until it is learnt from
+    assert (waiting.label(b"c", 1, now=53.0), len(waiting)) == ("expired", 1)
+    assert [each.event for each in waiting.ready(9)] == [b"b"]
+    waiting.learnt([b"b"])
+    assert waiting.label(b"b", 1, now=54.0) == "duplicate"
+    assert waiting.add(b"d", 3, b"", now=54.0) == []
+    assert counted(waiting) == {
+        "happened": 4, "labelled": 1, "learnt": 1, "crowded out": 1, "expired": 1, "expired label": 3, "duplicate": 2,
+    }  # fmt: skip
+    waiting.close()
+
+
+def test_labels_that_wait_too_long_or_are_too_many_go(tmp_path: Path) -> None:
+    waiting = Waiting(tmp_path / "waiting", most=2, expiry=50.0)
+    found = [waiting.label(event, 1, now=float(i)) for i, event in enumerate([b"a", b"b", b"b", b"c"])]
+    assert found == ["early", "early", "duplicate", "early"]
+    assert waiting.early == 2  # the one of a, which waits for the longest, is gone
+    waiting.add(b"a", 0, b"", now=4.0)
+    assert waiting.ready(9) == []
+    waiting.add(b"b", 1, b"", now=4.0)
+    assert [each.event for each in waiting.ready(9)] == [b"b"]
+    assert waiting.expire(now=53.0) == []
+    assert waiting.early == 0
+    assert counted(waiting) == {"happened": 2, "labelled": 1, "early": 3, "duplicate": 1, "unknown": 2}
+    waiting.close()
+
+
 class Nothing:
     """Where nothing happens."""
 
