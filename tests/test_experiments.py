@@ -96,6 +96,23 @@ def test_the_grid_of_each_experiment(name: str, trials: int) -> None:
         assert {(run.config.model.name, run.config.stream.name) for run in runs} == {(name, name)}
 
 
+def test_the_settings_are_those_that_were_committed() -> None:
+    """Of everything that was run at full size: with another α, Γ or stream, none of these would be found."""
+    committed = check.reference()
+    of_stream = {record["config"]["stream"]["name"]: record for record in committed.values()}
+
+    def key(run: Run) -> str:
+        return Trial(run.config, of_stream[run.config.stream.name]["data"]).key
+
+    study = Study(rows={name: of_stream[name]["config"]["rounds"] for name in ("susy", "higgs")})
+    pairs = tuning.tuned_pairs(list(registry.EXPERIMENTS.values()))
+    runs = tuning.tuning_runs(study, pairs)
+    study = replace(study, rates=tuning.choose(pairs, runs, [committed[key(run)] for run in runs]))
+    for name in ("probability", "threshold", "activation", "window", "decay", "activated", "susy", "higgs"):
+        for run in registry.EXPERIMENTS[name].runs(study):
+            assert key(run) in committed, f"{name}: {run.labels}"
+
+
 def test_every_experiment_of_the_paper_is_there() -> None:
     named = " ".join(each.paper for each in registry.EXPERIMENTS.values())
     numbers = {int(word) for word in named.replace(",", " ").split() if word.isdigit()}

@@ -90,7 +90,8 @@ def present(study: Study, rows: Sequence[Row]) -> Presentation:
             )
     slope = max(each.slope for found in best.values() for each in found.values())
     shown.notes.append(
-        f"η_t = D/(G√t) with D = {some[0].labels['D']:.4g} (estimated) and G = {some[0].labels['G']:.4g}. "
+        f"η_t = D/(G√t) with D = {some[0].labels['D']:.4g} and G = {some[0].labels['G']:.4g}, both estimated from "
+        f"{PILOT_ROUNDS:,} rounds of another stream. "
         f"The best fixed models are solved to a mean gradient of norm {slope:.1e} or less."
     )
     columns = [

@@ -9,6 +9,7 @@ from pathlib import Path
 from anabranch.config import Config
 from anabranch.experiments.experiment import Run
 from anabranch.files import replace_file, to_json, writing
+from anabranch.result import machine
 from anabranch.sweep.trial import Record, digest, portable
 
 FILE = "client_times.json"
@@ -49,9 +50,8 @@ class ClientCosts:
 
 def _kind(config: Config) -> str:
     values = portable(config)
-    return digest(
-        {"stream": values["stream"]["name"]} | {key: values[key] for key in ("model", "update", "wire_dtype")}
-    )
+    kept = {key: values[key] for key in ("model", "update", "wire_dtype")}
+    return digest({"stream": values["stream"]["name"], "machine": machine(), **kept})
 
 
 def _time(config: Config) -> dict[str, list[float]]:

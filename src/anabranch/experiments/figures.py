@@ -20,12 +20,11 @@ COLOURS = ("#4c6faf", "#d98c2b", "#b8352f", "#3f8f6b", "#7d5ba6", "#8a8a8a")
 """Of the lines, in order; blue, orange and red are OGD, SLR and DLR."""
 
 
-def error_curves(panels: Mapping[str, Sequence[tuple[str, Row]]], top: float | None = None) -> Figure:
+def error_curves(panels: Mapping[str, Sequence[tuple[str, Row]]]) -> Figure:
     """A panel for each title with a line for each row: the mean of its seeds, from the least to the greatest shaded.
 
     Args:
         panels: by title, the lines' names and rows.
-        top: where the error axis ends; by default where all lines are seen from the tenth point on.
     """
     from matplotlib.figure import Figure
 
@@ -40,7 +39,7 @@ def error_curves(panels: Mapping[str, Sequence[tuple[str, Row]]], top: float | N
         style(each)
     rows = [row for lines in panels.values() for _, row in lines]
     axes[0].set_ylabel(error_label([recent_error(record)[0] for row in rows for record in row.records]))
-    axes[0].set_ylim(0, top or _top(rows))
+    axes[0].set_ylim(0, _top(rows))
     return figure
 
 

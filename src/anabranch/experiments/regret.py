@@ -37,7 +37,7 @@ def present(study: Study, rows: list[Row]) -> Presentation:
     shown.tables.append(Table("bounds", caption, columns, lines, measured=False))
     shown.notes.append(
         f"The smoothness L is estimated as {smoothness:.3g}: the steepest of {SMOOTHNESS_SAMPLES} samples, before "
-        "training and after it. D, G and σ² are maxima and means of what occurred. All are estimates."
+        "training and after it. Theorem 1's D, G and σ² are maxima and means of what occurred. All are estimates."
     )
     return shown
 

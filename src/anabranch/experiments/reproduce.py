@@ -32,6 +32,12 @@ from anabranch.sweep.progress import SweepProgress
 from anabranch.sweep.run import run_trials
 from anabranch.sweep.trial import Record, Trial
 
+UCI = {
+    "susy": "https://archive.ics.uci.edu/dataset/279/susy",
+    "higgs": "https://archive.ics.uci.edu/dataset/280/higgs",
+}
+"""Where the tables are that a person has to get."""
+
 
 class Stage(NamedTuple):
     """What is being done."""
@@ -181,7 +187,10 @@ def with_rows(study: Study, experiments: Sequence[Experiment]) -> Study:
     missing = sorted(_tables(experiments) - set(study.files))
     if missing:
         raise ConfigError(
-            " ".join(f"{name} needs a file: name it with --{name} FILE ({name.upper()}.csv[.gz])." for name in missing)
+            " ".join(
+                f"{name} needs a file: name it with --{name} FILE ({name.upper()}.csv[.gz], of {UCI[name]})."
+                for name in missing
+            )
         )
     return with_given_rows(study, experiments)
 
