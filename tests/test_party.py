@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 import anabranch as ab
 from anabranch.compiling import compiled
 from anabranch.gradients import Outer, dense, forward, is_outer
 from anabranch.layers import MLP, Dense
 from anabranch.party import TROUBLES, Rule, client_step, encode, init_client, init_server, server_step
-from problems import Plain, bits, small_problem
+from problems import Plain, bits, filled, small_problem
 
 ENCODE, SERVER_STEP, CLIENT_STEP = map(compiled, (encode, server_step, client_step))
 INIT_CLIENT, INIT_SERVER = map(compiled, (init_client, init_server))  # by themselves they compile one for each array
@@ -301,3 +302,25 @@ def test_a_window_keeps_pairs_of_vectors_and_not_matrices():
     weight = client.window.ring.layers[0].weight
     assert isinstance(weight, Outer)
     assert (weight.rows.shape, weight.columns.shape) == ((8, 9), (8, 8))
+
+
+@pytest.mark.parametrize("length", [2, 10])
+def test_a_window_of_samples_is_one_product_for_each_matrix(length: int) -> None:
+    """And not ``length`` small ones, of which SLR would be made of otherwise."""
+    mlp = filled(lambda: MLP([3, 4, 2], relu_last=True, key=jax.random.key(0)))
+
+    def both_ways(rows):
+        output, pullback = forward(mlp, rows, input_derivative=True)
+        return pullback(output)
+
+    names = [*_primitives(jax.make_jaxpr(both_ways)(jax.ShapeDtypeStruct((length, 3), jnp.float32)).jaxpr)]
+    assert not {"scan", "while", "map"} & {*names}
+    # Of each of the two: forward, the gradient of the matrix, the derivative with respect to what went in.
+    assert names.count("dot_general") == 2 * 3
+
+
+def _primitives(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for inner in jaxprs_in_params(equation.params):
+            yield from _primitives(inner)
