@@ -27,7 +27,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from anabranch.compute import Stepped
+from anabranch.compute import ClientCompute, Pending, ServerCompute, Stepped
 from anabranch.config import Config
 from anabranch.net import assemble
 from anabranch.net.assemble import Pace
@@ -37,35 +37,52 @@ from anabranch.net.keys import init
 from anabranch.net.process import run as run_party
 from anabranch.net.serverconf import ServerConf
 from anabranch.net.status import server_status
+from anabranch.protocol.actions import Played
 from anabranch.streams.digits import DigitsNotice
 
 WARM_UP = 0.2
 """Share of the rounds that are not measured."""
 
 
-class Nothing:
-    """Stands in for a party's compute: right shapes, no numbers worked out."""
+class IdleServer:
+    """In place of `anabranch.compute.ServerCompute`: right shapes, no numbers worked out."""
 
-    def __init__(self, compute: Any) -> None:
-        self.rule, self.block, self.width = compute.rule, compute.block, getattr(compute, "width", 0)
-        self.rounds = 0
+    def __init__(self, compute: ServerCompute) -> None:
+        self.rule, self.block, self.rounds = compute.rule, compute.block, compute.rounds
+        self.looks = compute.looks
 
-    def warm_up(self) -> None:
+    def step(self, embeddings: Any, labels: Any, factor: float = 1.0) -> Stepped:
+        self.rounds += len(labels)
+        return Stepped(np.zeros(len(labels), np.int32), embeddings, 0)
+
+    def skip(self, label: int) -> None:
+        self.rounds += 1
+
+    def empty_window(self) -> None:
+        pass
+
+    def arrays(self) -> dict[str, Any]:
+        return {}
+
+
+class IdleClient:
+    """In place of `anabranch.compute.ClientCompute`, likewise."""
+
+    def __init__(self, compute: ClientCompute) -> None:
+        self.rule, self.block, self.width, self.rounds = compute.rule, compute.block, compute.width, compute.rounds
+        self.looks = compute.looks
+
+    def encode(self, rounds: Any, x: Any) -> tuple[Any, list[Pending]]:
+        return np.zeros((len(rounds), self.width), self.rule.wire), [()] * len(rounds)
+
+    def step(self, rounds: Any, pending: Any, derivatives: Any, factor: float = 1.0) -> None:
+        self.rounds = int(rounds[-1]) + 1
+
+    def empty_window(self) -> None:
         pass
 
     def arrays(self, pending: Any = None) -> dict[str, Any]:
         return {}
-
-    def encode(self, rounds: Any, x: Any) -> Any:
-        return np.zeros((len(rounds), self.width), np.float32), [()] * len(rounds)
-
-    def step(self, *arguments: Any) -> Any:
-        if len(arguments) == 3:  # a client's
-            self.rounds = int(arguments[0][-1]) + 1
-            return None
-        embeddings, labels = arguments
-        self.rounds += len(labels)
-        return Stepped(np.zeros(len(labels), np.int32), embeddings, 0)
 
 
 def config(clients: int, rounds: int) -> Config:
@@ -81,43 +98,30 @@ def config(clients: int, rounds: int) -> Config:
     )
 
 
-def party(folder: Path, index: int, clients: int, rounds: int, in_flight: int, model: bool) -> None:
-    """One process: runs a party, and the server prints its status at a fifth of the rounds and at the end."""
-
-    warnings.simplefilter("ignore", DigitsNotice)  # any digits will do
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each end of a TLS connection
-
-    async def run() -> None:
-        credentials = Credentials.load(folder / "connection.toml")
-        replay = assemble.replay(config(clients, rounds))
-        pace = Pace(in_flight=in_flight, deadline=30.0, checkpoint_every=10**9)
-        if index:
-            client = assemble.client_party(replay, index, credentials, folder, pace)
-            if not model:
-                client.conversation.compute = Nothing(client.conversation.compute)  # type: ignore[assignment]
-            await client.run()
-            return
-        server = assemble.server_party(replay, credentials, folder, pace)
+async def party(folder: Path, index: int, clients: int, rounds: int, in_flight: int, model: bool) -> None:
+    """Runs a party; the server prints its status at a fifth of the rounds and at the end."""
+    credentials = Credentials.load(folder / "connection.toml")
+    replay = assemble.replay(config(clients, rounds))
+    pace = Pace(in_flight=in_flight, deadline=30.0, checkpoint_every=10**9)
+    if index:
+        client = assemble.client_party(replay, index, credentials, folder, pace)
         if not model:
-            server.conversation.training.compute = Nothing(server.conversation.compute)  # type: ignore[assignment]
-        started = time.monotonic()
+            client.conversation.compute = IdleClient(client.conversation.compute)  # type: ignore[assignment]
+        await client.run()
+        return
+    server = assemble.server_party(replay, credentials, folder, pace)
+    if not model:
+        server.conversation.training.compute = IdleServer(server.conversation.compute)  # type: ignore[assignment]
+    started, add, due = time.monotonic(), server.ledger.add, [WARM_UP * rounds, rounds]
 
-        async def watch() -> None:
-            told = False
-            while True:
-                await asyncio.sleep(0.02)
-                if not told and server.conversation.rounds >= WARM_UP * rounds:
-                    print(json.dumps(server_status(server, started)), flush=True)
-                    told = True
-                if server.conversation.rounds == rounds:
-                    print(json.dumps(server_status(server, started)), flush=True)
-                    return
+    def count(played: Played) -> None:
+        add(played)
+        if due and server.ledger.rounds >= due[0]:
+            del due[0]
+            print(json.dumps(server_status(server, started)), flush=True)
 
-        watching = asyncio.ensure_future(watch())
-        await server.run()
-        await watching
-
-    run_party(run)
+    server.ledger.add = count  # type: ignore[method-assign]
+    await server.run()
 
 
 async def measure(clients: int, rounds: int, in_flight: int, tls: bool, model: bool) -> dict[str, Any]:
@@ -133,7 +137,7 @@ async def measure(clients: int, rounds: int, in_flight: int, tls: bool, model: b
             for index, party_name in enumerate(["server", *names]):
                 own = folder / "keys" / party_name if tls else folder / party_name
                 own.mkdir(exist_ok=True)
-                _connect(own, broker.url, party_name, index, tls)
+                connect(own, broker.url, party_name, index, tls)
                 words = [str(own), str(index), str(clients), str(rounds), str(in_flight), str(int(model))]
                 processes.append(
                     await asyncio.create_subprocess_exec(
@@ -188,7 +192,8 @@ def _secure(keys: Path) -> ServerConf:
     return ServerConf(port=-1, tls=Tls(broker / "cert.pem", broker / "key.pem", broker / "ca.pem"), users=users)
 
 
-def _connect(folder: Path, url: str, name: str, index: int, tls: bool) -> None:
+def connect(folder: Path, url: str, name: str, index: int, tls: bool) -> None:
+    """Writes a party's `connection.toml`, or the broker's address into it."""
     import tomli_w
 
     path = folder / "connection.toml"
@@ -212,7 +217,9 @@ def main() -> None:
     if given.party:
         folder, *numbers = given.party
         index, clients, rounds, in_flight, model = map(int, numbers)
-        party(Path(folder), index, clients, rounds, in_flight, bool(model))
+        warnings.simplefilter("ignore", DigitsNotice)  # any digits will do
+        logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each end of a TLS connection
+        run_party(lambda: party(Path(folder), index, clients, rounds, in_flight, bool(model)))
         return
     print(json.dumps({"cores": os.cpu_count(), "load": os.getloadavg()[0]}), flush=True)
     with tempfile.TemporaryDirectory() as programs:  # what one party has compiled, the others use
