@@ -407,6 +407,32 @@ def test_sensors_are_asked_for_what_they_showed_at_a_moment(tmp_path: Path, monk
     run(main(), 300.0)
 
 
+@pytest.mark.parametrize("activation", [{"name": "SendOnDelta", "threshold": 1e9}, {"name": "Random", "p": 0.5}])
+def test_readings_that_touch_nobody_leave_time_for_everything_else(tmp_path: Path, activation: dict[str, Any]) -> None:
+    world = sensors(tmp_path)
+    world._texts["room1"]["activation"] = activation
+
+    async def main() -> int:
+        party = world.party("room1", "nats://127.0.0.1:1")
+        passed = 0
+
+        async def counts() -> None:
+            nonlocal passed
+            while True:
+                passed += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(counts())
+        await party._source.begin()
+        events = [each async for each in party._events]
+        counting.cancel()
+        await party._source.close()
+        assert len(events) == (activation["name"] == "SendOnDelta")
+        return passed
+
+    assert run(main()) >= 119  # once a reading
+
+
 def test_a_round_may_begin_with_each_label(tmp_path: Path) -> None:
     world = sensors(tmp_path)
     world.server({"source": "csv", "path": "labels.csv", "time": "at", "label": "present"})

@@ -51,6 +51,21 @@ def test_the_newest_are_kept_after_a_restart_too(tmp_path: Path) -> None:
     assert [name for name in values if kept.get(name) is not None] == [b"\4", b"\5"]
 
 
+def test_inputs_that_wait_for_a_label_and_had_to_go_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = KeptInputs(tmp_path / "inputs", most=2)
+    inputs = Inputs({bytes([i]): {"a": i} for i in range(5)}.get, FEATURES, kept)
+    for i in range(5):  # the first three are events, and the others readings that nothing came of
+        x = inputs.look(bytes([i]))
+        if x is not None and i < 3:
+            kept.put(bytes([i]), x, True, i)
+    assert inputs.noted() == {"crowded out": 1}
+    assert inputs.noted() is inputs.counts
+    assert caplog.text.count("Let `kept` be no less than the server's `most`") == 1
+    assert [kept.get(bytes([i])) is not None for i in range(5)] == [False, True, True, False, False]
+
+
 def test_what_is_unknown_or_unusable_is_counted_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     inputs = opened(tmp_path, {bytes([i]): {"a": "abc"} for i in range(9)})
     with caplog.at_level(logging.WARNING):

@@ -34,9 +34,25 @@ def test_an_input_stays_the_one_that_was_kept_first(tmp_path: Path) -> None:
 def test_there_are_never_more_than_most_and_the_lowest_numbers_go(tmp_path: Path) -> None:
     kept = KeptInputs(tmp_path / "inputs", most=3)
     for number in (5, 1, 4, 2, 3):
-        kept.put(bytes([number]), row(number), None, number)
+        kept.put(bytes([number]), row(number), number == 4, number)
     assert [kept.get(bytes([number])) is not None for number in range(1, 6)] == [False, False, True, True, True]
     assert (len(kept), kept.crowded_out) == (3, 2)
+
+
+def test_what_is_decided_of_goes_last(tmp_path: Path) -> None:
+    """Readings of which no event came push out no input that may wait for a label."""
+    kept = KeptInputs(tmp_path / "inputs", most=4)
+    for number in range(100):
+        kept.put(bytes([number]), row(number), None)
+        if number in (10, 20):
+            kept.put(bytes([number]), row(number), number == 10, number // 10)
+    there = [number for number in range(100) if kept.get(bytes([number])) is not None]
+    assert there == [10, 20, 98, 99]
+    assert (kept.crowded_out, len(kept)) == (0, 4)
+    for number, event in enumerate([b"x1", b"x2", b"x3"], 3):
+        kept.put(event, row(number), False, number)
+    there = [number for number in range(100) if kept.get(bytes([number])) is not None]
+    assert (there, kept.crowded_out) == ([20], 1)
 
 
 def test_what_is_old_goes(tmp_path: Path) -> None:

@@ -131,19 +131,22 @@ class SourcedClient(_Sourced, ClientParty):
     async def _touching(self) -> AsyncIterator[bytes]:
         """The events that activate the client."""
         async for happening in self._source.readings():
-            if not self._stimulus.of_readings:  # it is read all the same: some sources know what they have read
+            if not await self._touches(happening):
                 await happening.safe()
-                continue
-            async with self._looked_up([happening.name]):
-                x = self._inputs.look(happening.name)
-            if x is None or not self._stimulus.touches(happening.reading, x):
-                await happening.safe()
+                await asyncio.sleep(0)  # a file's readings come without a pause, and everything else is to go on
                 continue
             self._taken.add(happening.name, happening)
             if len(self._taken) > UNSAFE:
                 self._taken.give_up()
             self._last = happening.name
             yield happening.name
+
+    async def _touches(self, happening: Happening) -> bool:
+        if not self._stimulus.of_readings:  # it is read all the same: some sources know what they have read
+            return False
+        async with self._looked_up([happening.name]):
+            x = self._inputs.look(happening.name)
+        return x is not None and self._stimulus.touches(happening.reading, x)
 
     async def _do(self, actions: Sequence[Action]) -> None:
         await super()._do(actions)
@@ -180,7 +183,7 @@ class SourcedClient(_Sourced, ClientParty):
         async with self._looked_up(chain.from_iterable(asked)):
             await super()._turn()
         self._let_go()
-        self._show(input=self._inputs.counts)
+        self._show(input=self._inputs.noted())
         now = time.monotonic()
         if self._expire_again <= now:
             self._expire_again = now + EXPIRE_EVERY

@@ -85,6 +85,16 @@ class Inputs:
         self.counts["expired"] += gone
         return gone
 
+    def noted(self) -> Counter[str]:
+        """`counts`, and among them the inputs that had to go though their labels may come; the first is said."""
+        for _ in range(self._kept.crowded_out - self.counts["crowded out"]):
+            self._notes.note(
+                "crowded out",
+                "the features of an event that waits for its label had to go, since too many are kept: it is not learnt "
+                "from here. Let `kept` be no less than the server's `most`",
+            )
+        return self.counts
+
     def peek(self, event: bytes) -> NDArray[np.float32] | None:
         """As `look`, for an event that nothing will be learnt of: nothing is kept, counted or moved on.
 

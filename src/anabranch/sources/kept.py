@@ -22,14 +22,16 @@ _SCHEMA = """
 CREATE TABLE kept (
     event BLOB PRIMARY KEY, x BLOB NOT NULL, kept_at REAL NOT NULL, activated INTEGER, number INTEGER NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX kept_by_number ON kept (number);
+CREATE INDEX kept_by_number ON kept (activated IS NOT NULL, number);
 CREATE INDEX kept_by_time ON kept (kept_at);
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)
 """
 
 _INSERT = """
-INSERT OR IGNORE INTO kept VALUES (?, ?, ?, ?, coalesce(?, (SELECT coalesce(max(number), -1) + 1 FROM kept)))
+INSERT OR IGNORE INTO kept
+VALUES (?, ?, ?, ?, coalesce(?, (SELECT coalesce(max(number), -1) + 1 FROM kept WHERE (activated IS NOT NULL) = 0)))
 """
+_OLDEST = "SELECT event, activated FROM kept ORDER BY activated IS NOT NULL, number LIMIT ?"
 
 
 class KeptInputs:
@@ -37,7 +39,8 @@ class KeptInputs:
 
     Args:
         path: of the file, made where it is not there.
-        most: how many are kept; where there are more, those with the lowest numbers go.
+        most: how many are kept; where there are more, those go first of which nobody has decided whether they activated
+            this client, as no event may have come of them, and then those with the lowest numbers.
         expiry: seconds after which one may go; None is never.
         durable: whether what is kept is on the disk at once, so that a power failure does not lose it.
         clock: seconds since 1970.
@@ -50,9 +53,9 @@ class KeptInputs:
     >>> import tempfile
     >>> kept = KeptInputs(Path(tempfile.mkdtemp()) / "inputs", most=2)
     >>> for number, event in enumerate([b"a", b"b", b"c"]):
-    ...     kept.put(event, np.float32([number]), None, number)
+    ...     kept.put(event, np.float32([number]), True, number)
     >>> kept.get(b"a"), kept.get(b"c"), kept.crowded_out
-    (None, (array([2.], dtype=float32), None), 1)
+    (None, (array([2.], dtype=float32), True), 1)
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class KeptInputs:
         self._expiry, self._clock = expiry, clock
         self._database = open_sqlite(path, _KIND, _SCHEMA, durable=durable)
         self.crowded_out = 0
-        """How many went because there were too many, since this process began."""
+        """How many that were decided of went because there were too many, since this process began."""
         with naming(path):
             (self._count,) = self._database.execute("SELECT count(*) FROM kept").fetchone()
 
@@ -114,7 +117,8 @@ class KeptInputs:
             event: its name.
             x: (d_m,), its features.
             activated: whether it activated this client; None where that is not decided yet.
-            number: of the event, by which too many are sorted out; None is one more than the highest that is kept.
+            number: of the event, by which too many are sorted out; None is one more than the highest that is kept of
+                those that are not decided of.
             state: of what made the input of the values, kept with it or not at all; None is as before.
 
         Raises:
@@ -129,16 +133,15 @@ class KeptInputs:
             new = self._database.execute(_INSERT, row).rowcount
             if not new and activated is not None:
                 self._database.execute(
-                    "UPDATE kept SET activated = ? WHERE event = ? AND activated IS NULL", (activated, event)
+                    "UPDATE kept SET activated = ?, number = coalesce(?, number) WHERE event = ? AND activated IS NULL",
+                    (activated, number, event),
                 )
         self._count += new
         if self._count > self._most:
-            over = self._count - self._most
-            query = "DELETE FROM kept WHERE event IN (SELECT event FROM kept ORDER BY number LIMIT ?)"
             with naming(self.path):
-                gone = self._database.execute(query, (over,)).rowcount
-            self._count -= gone
-            self.crowded_out += gone
+                gone = self._database.execute(_OLDEST, (self._count - self._most,)).fetchall()
+            self.drop([each for each, _ in gone])
+            self.crowded_out += sum(decided is not None for _, decided in gone)
 
     def recent(self, n: int) -> list[bytes]:
         """The last ``n`` of the events that have activated this client, by their numbers.
@@ -146,7 +149,9 @@ class KeptInputs:
         Raises:
             CheckpointError: where the file is damaged.
         """
-        query = "SELECT event FROM kept WHERE activated = 1 ORDER BY number DESC LIMIT ?"
+        query = (
+            "SELECT event FROM kept WHERE (activated IS NOT NULL) = 1 AND activated = 1 ORDER BY number DESC LIMIT ?"
+        )
         with naming(self.path):
             return [event for (event,) in self._database.execute(query, (n,)).fetchall()][::-1]
 
