@@ -16,12 +16,13 @@ import jax
 import numpy as np
 import pytest
 from nats import errors
+from nats.aio.msg import Msg
 from typer.testing import CliRunner
 
 from anabranch.cli import app
 from anabranch.errors import AnabranchError, ConfigError, ConnectError
 from anabranch.net import asking, keys
-from anabranch.net.asking import ask_http, ask_nats
+from anabranch.net.asking import ask_http, ask_nats, hidden
 from anabranch.net.broker import LocalBroker
 from anabranch.net.connecting import connect, disconnect
 from anabranch.net.credentials import ASKER, Credentials, public_nkey
@@ -120,7 +121,9 @@ def test_the_numbers_are_those_of_the_models(tmp_path: Path) -> None:
     ("path", "status", "said"),
     [
         ("/predict", 400, "it has neither"),
-        ("/predict?event=a&entity=b", 400, "it has both"),
+        ("/predict?event=a&entity=b", 400, "it has two of them"),
+        ("/predict?entity_hash=a7&entity=b", 400, "it has two of them"),
+        ("/predict?entity_hash=" + "a" * 32, 400, "this federation has no entity key"),
         ("/predict?event=%20", 400, "must have 1 to 1,000"),
         ("/predict?entity=7", 400, "this federation has no entity key"),
         ("/predict?time=now", 400, "this federation has no entity key"),
@@ -240,10 +243,21 @@ def test_https_where_who_asks_needs_a_certificate(tmp_path: Path) -> None:
 
 
 def test_by_an_entity_and_over_nats(tmp_path: Path) -> None:
-    """The server makes the name of the event; who asks does not need the key."""
+    """What is on the wire shows no entity: whoever asks hashes it with the entity key."""
+    key = tmp_path / "entity.key"
+    key.write_bytes(bytes(32))
+    key.chmod(0o600)
 
     async def main(server: ServerParty, port: int | None, url: str) -> None:
         assert port is None
+        wire = bytearray()
+        spy = await connect(Credentials((url,), "test", "app", ASKER), inbox_prefix=b"test.answer.app")
+
+        async def heard_all(message: Msg) -> None:
+            wire.extend(message.subject.encode() + message.data)
+
+        await spy.subscribe(">", cb=heard_all)
+        await spy.flush()
         asker = Credentials((url,), "test", "app", ASKER)
         answer = await ask_nats(asker, {"event": f"{EVENT}-3"})
         assert answer["answered"] == ["bank", "shop"]
@@ -255,11 +269,31 @@ def test_by_an_entity_and_over_nats(tmp_path: Path) -> None:
             return await predict(event)
 
         server.predict = heard  # type: ignore[method-assign]
+        question = {"entity": " A-17", "time": "1970-01-01T00:00:01Z"}
+        with pytest.raises(ConfigError, match="the broker would see the entity's id"):
+            await ask_nats(asker, question)
         with pytest.raises(AnabranchError, match="no client has features"):
-            await ask_nats(asker, {"entity": " A-17", "time": "1970-01-01T00:00:01Z"})
+            await ask_nats(asker, hidden(question, key))
         assert asked == [Names(bytes(32)).of("A-17", 1_000_000)]
+        file = tmp_path / "app.toml"
+        file.write_text(f'url = "{url}"\nfederation = "test"\nparty = "app"\nindex = {ASKER}\n')
+        command = ["predict", str(file), "--entity", "A-17", "--time", question["time"]]
+        for more, said in (([], "--entity-key FILE"), (["--entity-key", str(key)], "no client has features")):
+            done = await asyncio.to_thread(CliRunner().invoke, app, [*command, *more])
+            assert (done.exit_code, said in done.stderr) == (2, True), done.stderr
+        assert asked == [Names(bytes(32)).of("A-17", 1_000_000)] * 2
+        await spy.flush()
+        assert b"A-17" not in wire
+        assert Names(bytes(32)).hash("A-17").hex().encode() in wire
+        refused = await spy.request("test.ask.app", b'{"entity": "A-18"}', timeout=30)
+        assert json.loads(refused.data)["status"] == 400
+        assert "send its keyed hash as 'entity_hash'" in json.loads(refused.data)["error"]
+        await disconnect(spy)
+        for wrong, said in (("A-17", "32 digits"), ("ab", "32 digits"), ("A" * 32, "32 digits")):
+            with pytest.raises(AnabranchError, match=said):
+                await ask_nats(asker, {"entity_hash": wrong})
         with pytest.raises(AnabranchError, match="with its offset"):
-            await ask_nats(asker, {"entity": "A-17", "time": "yesterday"})
+            await ask_nats(asker, hidden({"entity": "A-17", "time": "yesterday"}, key))
         with pytest.raises(AnabranchError, match="events are of entities here: ask for an entity"):
             await ask_nats(asker, {"time": "now"})
         with pytest.raises(ConfigError, match="which takes part"):
@@ -298,7 +332,7 @@ def test_by_a_time_alone(tmp_path: Path) -> None:
         await ask_nats(asker, {"time": "now"})
         assert names.of("", before) <= asked[-1] <= names.of("", time.time_ns() // 1000)
         with pytest.raises(AnabranchError, match="have no entity: ask for a time"):
-            await ask_nats(asker, {"entity": "A-17"})
+            await ask_nats(asker, {"entity_hash": "a" * 32})
         with pytest.raises(AnabranchError, match="it has neither"):
             await ask_nats(asker, {})
 

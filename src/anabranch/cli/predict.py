@@ -20,7 +20,7 @@ EXAMPLES = (
     "Examples:\n\n"
     "anabranch predict http://127.0.0.1:8080 --event 'order 17'\n\n"
     "anabranch predict https://model.example.org --entity A-17 --token token.txt\n\n"
-    "anabranch predict app/connection.toml --entity A-17 --time 2026-11-28T12:00:00Z\n\n"
+    "anabranch predict app/connection.toml --entity A-17 --entity-key entity.key --time 2026-11-28T12:00:00Z\n\n"
     "anabranch predict http://127.0.0.1:8080 --at now"
 )
 
@@ -44,6 +44,14 @@ def predict(
         typer.Option(
             metavar="TIME",
             help="Where events are of times alone: now, or such as 2026-11-28T12:00:00Z.",
+            show_default=False,
+        ),
+    ] = None,
+    entity_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The federation's entity key: a keyed hash is sent instead of the id. Needed over NATS.",
             show_default=False,
         ),
     ] = None,
@@ -76,6 +84,8 @@ def predict(
             raise ConfigError("--time goes with --entity; for a time alone there is --at TIME")
         given = {"event": event, "entity": entity, "time": at if time is None else time}
         question = {key: value for key, value in given.items() if value is not None}
+        if entity_key is not None:
+            question = asking.hidden(question, entity_key)
         if where.startswith(("http://", "https://")):
             answer = asking.ask_http(where, question, token=token, ca=ca, certificate=certificate, key=key)
         else:

@@ -29,6 +29,7 @@ class Question(BaseModel):
 
     event: str | None = Field(None, description="The event's name.")
     entity: str | None = Field(None, description="The entity's id, where events are of entities.")
+    entity_hash: str | None = Field(None, description="The keyed hash of its id, in hex, instead of the id.")
     time: str | None = Field(
         None,
         description="Of the entity's event: now, or ISO 8601 with its offset; left out, now. Where events are of times "

@@ -13,14 +13,35 @@ from urllib.parse import urlsplit
 
 from nats import errors
 
-from anabranch.errors import AnabranchError, ConfigError, ConnectError
+from anabranch.errors import AnabranchError, ConfigError, ConnectError, DataError
 from anabranch.net.connecting import connect, disconnect
 from anabranch.net.credentials import ASKER, Credentials
 from anabranch.net.serverconf import is_loopback
+from anabranch.sources.names import Names, entity_text, read_key
 
 ANSWER = ("prediction", "probabilities", "round", "answered", "replaced", "milliseconds")
 LARGEST = 2**20
 """Bytes of an answer."""
+
+
+def hidden(question: dict[str, str], entity_key: Path) -> dict[str, str]:
+    """A question with the keyed hash of its entity instead of the id, where it has one.
+
+    Args:
+        question: as `anabranch.net.predictions.Predictor` takes it.
+        entity_key: the file of the federation's entity key.
+
+    Raises:
+        ConfigError: where the file is missing, open to others or no key, or the id is none.
+    """
+    names = Names(read_key(entity_key))
+    if "entity" not in question:
+        return question
+    try:
+        key = names.hash(entity_text(question["entity"]))
+    except DataError as error:
+        raise ConfigError(str(error)) from None
+    return {name: value for name, value in question.items() if name != "entity"} | {"entity_hash": key.hex()}
 
 
 def ask_http(
@@ -84,14 +105,20 @@ async def ask_nats(credentials: Credentials, question: dict[str, str], *, timeou
 
     Args:
         credentials: of an asker.
-        question: as `anabranch.net.predictions.Predictor` takes it.
+        question: as `anabranch.net.predictions.Predictor` takes it; an entity as its keyed hash, since the broker sees
+            it (`hidden`).
         timeout: seconds.
 
     Raises:
-        ConfigError: where the credentials are of a party, or a file of them is wrong.
+        ConfigError: where the question has an entity's id, the credentials are of a party, or a file of them is wrong.
         ConnectError: where there is no answer.
         AnabranchError: where there is no prediction; it says why.
     """
+    if "entity" in question:
+        raise ConfigError(
+            "over NATS the broker would see the entity's id: name the file of the federation's entity key, so that its "
+            "keyed hash is sent (anabranch predict: --entity-key FILE)"
+        )
     if credentials.index != ASKER:
         raise ConfigError(
             f"this is the connection of {credentials.party}, which takes part: 'anabranch keys init --askers NAMES' "

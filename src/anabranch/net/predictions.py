@@ -6,6 +6,7 @@ A question goes through the code of a round's prediction (`anabranch.protocol.qu
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -16,7 +17,7 @@ from anabranch.net.server import ServerParty
 from anabranch.net.tables import event_name
 from anabranch.protocol.actions import Predicted
 from anabranch.protocol.missing import HOW
-from anabranch.sources.names import Names, entity_text
+from anabranch.sources.names import HASH_BYTES, Names, entity_text
 
 AT_ONCE = 256
 """So many questions are under way at most, beside those over NATS, of which each asker has its share."""
@@ -28,6 +29,8 @@ LONGEST = 1000
 SOONEST, LATEST = datetime(1900, 1, 1), datetime(2200, 1, 1)
 """Of which moments it may be asked."""
 
+WHAT = ("event", "entity", "entity_hash")
+"""What a question may be of."""
 WRONG, MISSING, BUSY, AWAY = 400, 404, 429, 503
 
 
@@ -64,7 +67,8 @@ class Predictor:
         Args:
             question: ``{"event": NAME}``, a text (or the ``bytes`` of a name on the wire), or ``{"entity": ID}``,
                 which may have a ``"time"`` (``"now"``, or ISO 8601 with its offset from UTC); without one it is now.
-                Where events are of times alone, ``{"time": TIME}``.
+                ``{"entity_hash": HEX}`` is the same for whoever has the entity key and shows nobody the id. Where
+                events are of times alone, ``{"time": TIME}``.
 
         Returns:
             ``prediction`` (the class), ``probabilities`` (of each class), ``round`` (how many are in the model),
@@ -125,11 +129,11 @@ class Predictor:
         return [names[i] if i < len(names) else f"client {i + 1}" for i in clients if which(i)]
 
     def _event(self, question: Mapping[str, Any]) -> bytes:
-        wrong = [ascii(key)[1:-1][:60] for key in question if key not in ("event", "entity", "time")]
-        given = [key for key in ("event", "entity") if question.get(key) is not None]
+        wrong = [ascii(key)[1:-1][:60] for key in question if key not in (*WHAT, "time")]
+        given = [key for key in WHAT if question.get(key) is not None]
         time = question.get("time")
         if wrong or len(given) > 1 or (not given and time is None):
-            there = f"there is no '{wrong[0]}'" if wrong else "it has both" if given else "it has neither"
+            there = f"there is no '{wrong[0]}'" if wrong else "it has two of them" if given else "it has neither"
             raise NoPredictionError(
                 "a question has an event or an entity, which may have a time; where events are of times alone, it has "
                 f"a time: {there}",
@@ -146,16 +150,34 @@ class Predictor:
             raise NoPredictionError("events are of times alone here, and have no entity: ask for a time", WRONG)
         if not self._of_times and not given:
             raise NoPredictionError("events are of entities here: ask for an entity, at that time", WRONG)
+        return self._names.of_hash(self._hash(self._names, question), _microseconds(time))
+
+    @staticmethod
+    def _hash(names: Names, question: Mapping[str, Any]) -> bytes:
+        if question.get("entity_hash") is not None:
+            text = _text(question, "entity_hash")
+            if re.fullmatch(f"[0-9a-f]{{{2 * HASH_BYTES}}}", text) is None:
+                raise NoPredictionError(f"entity_hash must be {2 * HASH_BYTES} digits of 0-9 and a-f", WRONG)
+            return bytes.fromhex(text)
         try:
-            entity = entity_text(_text(question, "entity")) if given else ""
+            return names.hash("" if question.get("entity") is None else entity_text(_text(question, "entity")))
         except DataError as error:
             raise NoPredictionError(str(error), WRONG) from None
-        return self._names.of(entity, _microseconds(time))
 
     async def answer_json(self, raw: bytes) -> bytes:
-        """The answer to a question as JSON, or ``{"error": .., "status": ..}``; whoever calls it bounds how many."""
+        """The answer to a question of an asker as JSON, or ``{"error": .., "status": ..}``; it has no entity's id.
+
+        Whoever calls it bounds how many are under way.
+        """
         try:
-            return json.dumps(await self._counted(read_question(raw))).encode()
+            question = read_question(raw)
+            if "entity" in question:
+                raise NoPredictionError(
+                    "over NATS the broker sees what is asked, so a question has no entity's id: send its keyed hash as "
+                    "'entity_hash' (anabranch predict: --entity-key FILE)",
+                    WRONG,
+                )
+            return json.dumps(await self._counted(question)).encode()
         except NoPredictionError as error:
             return json.dumps({"error": str(error), "status": error.status}).encode()
 

@@ -74,7 +74,11 @@ class Names:
 
     def of(self, entity: str, time: int) -> bytes:
         """The name of an entity's event at a time, in microseconds since 1970."""
-        return self._hash(entity) + self.moment(time).to_bytes(8, "big", signed=True)
+        return self.of_hash(self._hash(entity), time)
+
+    def of_hash(self, key: bytes, time: int) -> bytes:
+        """The name of an event at a time, of the entity with this keyed hash."""
+        return key + self.moment(time).to_bytes(8, "big", signed=True)
 
     def moment(self, time: int) -> int:
         """The time that the name of an event at this time bears."""
