@@ -1,10 +1,9 @@
-"""The examples, shortened: on the real data where ANABRANCH_DATA has it, else on made-up tables of the same form."""
+"""The examples, shortened: on the real data where there is some, else on made-up tables of the same form."""
 
 from __future__ import annotations
 
 import csv
 import importlib.util
-import os
 import re
 import threading
 from collections.abc import Callable
@@ -19,10 +18,12 @@ import pytest
 import baselines
 import datasets
 from forks import Forked
+from real_data import DATA
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
-REAL = os.environ.get("ANABRANCH_DATA")
+FILES = [DATA / file for dataset in datasets.DATASETS.values() for file in dataset.files]
+REAL = all(path.is_file() or path.with_name(f"{path.name}.gz").is_file() for path in FILES)
 ROWS = 300
 
 
@@ -86,10 +87,11 @@ def untrained(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture(autouse=True)
 def data(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "RATES", (0.01,))
-    if REAL is None:
+    folder = DATA
+    if not REAL:
         folder = tmp_path_factory.mktemp("data")
         made_up(folder)
-        monkeypatch.setenv("ANABRANCH_DATA", str(folder))
+    monkeypatch.setenv("ANABRANCH_DATA", str(folder))
 
 
 def rates(table: str) -> dict[str, list[float]]:

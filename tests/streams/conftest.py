@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +9,7 @@ import numpy as np
 import pytest
 
 from anabranch.streams import Digits, digits, make_digits
-
-DATA = Path(os.environ.get("ANABRANCH_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
+from real_data import DATA
 
 
 @pytest.fixture(autouse=True)
