@@ -24,7 +24,7 @@ from anabranch.net.serverconf import ServerConf
 from anabranch.sources.names import write_key
 from baselines import Errors
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds after which a party has stopped that does nothing."""
 
 
