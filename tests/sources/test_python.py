@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.errors import DataError
 from anabranch.sources.base import Reading
 from anabranch.sources.latest import Latest
 from anabranch.sources.names import Names
@@ -53,6 +54,20 @@ def test_what_is_no_reading_is_left_out_and_counted(caplog: pytest.LogCaptureFix
     assert [each.reading.time for each in run(play(source))] == [7]
     assert source.counts == {"unusable": 2}
     assert "the readings: a reading is left out: the entity is None" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (7, "the readings gave what is of type int, but each is an entity, a time and a mapping"),
+        (("x", 5), "a tuple of str, int, but"),
+        (("x", 5, [1.0]), "a tuple of str, int, list, but"),
+        ({"a": 1, "b": 2, "c": 3}, "of type dict, but"),
+    ],
+)
+def test_what_is_no_reading_at_all_is_an_error(given: Any, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        run(play(PythonSource(NAMES, gives(given))))
 
 
 def test_a_clock_that_is_hours_ahead_is_noted_and_the_reading_counts(caplog: pytest.LogCaptureFixture) -> None:

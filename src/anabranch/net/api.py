@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,29 +16,43 @@ import equinox as eqx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from anabranch.activation import Activation, Fixed, Full
+from anabranch.activation import Activation, Fixed
 from anabranch.checks import whole
 from anabranch.compute import ClientCompute, Pending
 from anabranch.drifts import Detect
-from anabranch.errors import ConfigError, DataError, nearest
+from anabranch.errors import ConfigError, nearest
 from anabranch.keys import SEEDS
 from anabranch.late import LEARNINGS
 from anabranch.models import output_width
-from anabranch.net.assemble import WAITING, Pace, chooser, decider, make_client, make_server, watching
+from anabranch.net.assemble import (
+    INPUTS,
+    WAITING,
+    Pace,
+    chooser,
+    make_client,
+    make_server,
+    watching,
+)
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
+from anabranch.net.given import CheckedFeatures, columns_of, decide_of, names_of, stimulus_or
 from anabranch.net.labels import Event, LabelOf, Labels, LateLabels, labels_of
 from anabranch.net.metrics import LOOPBACK
 from anabranch.net.predictions import Predictor
 from anabranch.net.running import LearningRate, Running, rule_of, seconds
 from anabranch.net.server import ServerParty
+from anabranch.net.sourced import SourcedClient, sourced_client
 from anabranch.net.tables import event_name
 from anabranch.net.waitingroom import WaitingRoom
 from anabranch.protocol.actions import Played
-from anabranch.protocol.client import Decide
+from anabranch.protocol.client import Decide, Look
 from anabranch.protocol.ledger import Ledger
 from anabranch.protocol.missing import HOW
 from anabranch.protocol.seat import Expected
+from anabranch.sources.activation import Stimulus
+from anabranch.sources.base import Source
+from anabranch.sources.features import Column
+from anabranch.sources.kept import KeptInputs
 from anabranch.store import locked
 from anabranch.store.waiting import Waiting
 from anabranch.updates import Update
@@ -249,8 +264,13 @@ class Client(Running[Step]):
         clients: ``M``, how many clients the federation has.
         events: the names of events that activate the client, as they happen; the server opens a round for each that
             it has a label for. None where the client is asked only.
+        source: instead of ``inputs``, ``features``, ``events`` and ``schema``: where readings come from and entities
+            are looked up, such as `anabranch.sources.python.PythonSource`. It is of one client, which closes it.
+        columns: with ``source``, what is made of its values: names, or `anabranch.sources.features.Column`.
         activation: ``ab.Full()``, ``ab.Random(p)``, ``ab.Event(Γ)``, one of your own, or a function of the round and
-            the features: whether an event that it is asked for activates it.
+            the features: whether an event that it is asked for activates it. With ``source`` also a stimulus of
+            `anabranch.sources.activation`, such as ``SendOnDelta(0.5, ["light"])``; by default ``OnEvent()``.
+        kept: with ``source``, of so many events the features are kept.
         update: that of all parties.
         learning_rate: of this client, or an Optax transformation.
         learning_rate_power: ``η_t = η (t + 1)^(−power)``
@@ -277,16 +297,19 @@ class Client(Running[Step]):
         folder: str | Path,
         *,
         model: eqx.Module,
-        inputs: int,
-        features: Callable[[bytes], ArrayLike | None],
         clients: int,
+        inputs: int | None = None,
+        features: Callable[[bytes], ArrayLike | None] | None = None,
         events: AsyncIterable[Event] | None = None,
-        activation: Activation | Decide | None = None,
+        source: Source | None = None,
+        columns: Sequence[Column | str] = (),
+        activation: Activation | Stimulus | Decide | None = None,
         update: Update | None = None,
         learning_rate: LearningRate = 0.003,
         learning_rate_power: float = 0.0,
         wire_dtype: str = "float32",
         schema: str = "",
+        kept: int = 100_000,
         seed: int = 0,
         in_flight: int = 1,
         checkpoint_every: int = 1000,
@@ -299,34 +322,38 @@ class Client(Running[Step]):
         if not 1 <= index <= whole("clients", clients, 1):
             whose = f"client {index}'s" if index else "the server's"
             raise ConfigError(f"this connection is {whose}, but there are {clients} clients")
-        inputs = whole("inputs", inputs, 1)
+        made = None if source is None else columns_of(source, columns, inputs, features, events, schema)
+        if made is None and (inputs is None or features is None):
+            raise ConfigError("say what the features are: inputs and features, or a source and its columns")
         rule, rate = rule_of(model, update, learning_rate, learning_rate_power, wire_dtype)
-        output_width(model, inputs, self.credentials.party, "features")
+        width = whole("inputs", inputs, 1) if made is None else made.width
+        output_width(model, width, self.credentials.party, "features")
         seed = whole("seed", seed, 0, SEEDS - 1)
-        activation = Full() if activation is None else activation
-        decide = decider(activation, seed, index) if isinstance(activation, Activation) else activation
+        pace = Pace(
+            in_flight=whole("in_flight", in_flight, 1, 1024),
+            checkpoint_every=whole("checkpoint_every", checkpoint_every, 1),
+            durable=durable,
+        )
+        kept = whole("kept", kept, 1)
+
+        def make(width: int, look: Look, decide: Decide, **options: Any) -> ClientParty:
+            return make_client(
+                rule, model, width, clients, look, decide, rate, self.credentials, self._folder, pace,
+                compute=_TellingCompute, **options,
+            )  # fmt: skip
+
         self._stack.enter_context(locked(self._folder))
         try:
-            party = make_client(
-                rule,
-                model,
-                inputs,
-                clients,
-                _Features(features, inputs),
-                decide,
-                rate,
-                self.credentials,
-                self._folder,
-                Pace(
-                    in_flight=whole("in_flight", in_flight, 1, 1024),
-                    checkpoint_every=whole("checkpoint_every", checkpoint_every, 1),
-                    durable=durable,
-                ),
-                schema=schema,
-                events=None if events is None else _names(events),
-                kind=_TellingClient,
-                compute=_TellingCompute,
-            )
+            if source is None or made is None:
+                decide = decide_of(activation, seed, index)
+                names = None if events is None else names_of(events)
+                look = CheckedFeatures(features, width)  # type: ignore[arg-type]
+                party = make(width, look, decide, schema=schema, events=names, kind=_TellingClient)
+            else:
+                file = KeptInputs(self._folder / INPUTS, most=kept, durable=durable)
+                self._stack.callback(file.close)
+                stimulus = stimulus_or(activation, seed, index)
+                party = sourced_client(partial(make, kind=_TellingSourced), source, made, stimulus, file)
         except BaseException:
             self._stack.close()
             raise
@@ -386,27 +413,5 @@ class _TellingClient(ClientParty):
             await self.told(taken.popleft())
 
 
-class _Features:
-    """A person's features, checked."""
-
-    def __init__(self, features: Callable[[bytes], ArrayLike | None], inputs: int) -> None:
-        self._features, self._inputs = features, inputs
-
-    def __call__(self, event: bytes) -> NDArray[Any] | None:
-        found = self._features(event)
-        if found is None:
-            return None
-        x = np.asarray(found)
-        if x.shape != (self._inputs,) or x.dtype.kind not in "fiub":
-            raise DataError(
-                f"the features of event {event!r} are {x.dtype} of shape {x.shape}, but {self._inputs} numbers are "
-                "needed"
-            )
-        if not np.isfinite(x).all():
-            raise DataError(f"a feature of event {event!r} is not finite: return None where there are no features")
-        return x
-
-
-async def _names(events: AsyncIterable[Event]) -> AsyncIterator[bytes]:
-    async for event in events:
-        yield event_name(event)
+class _TellingSourced(_TellingClient, SourcedClient):
+    """The same, with a source."""

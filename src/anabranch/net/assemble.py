@@ -38,6 +38,7 @@ from anabranch.protocol.missing import Policy, Wait
 from anabranch.protocol.seat import Expected
 from anabranch.protocol.server import ServerConversation
 from anabranch.protocol.terms import terms_of
+from anabranch.sources.activation import ByRound, Stimulus
 from anabranch.sources.kept import KeptInputs
 from anabranch.store.waiting import Waiting
 
@@ -314,6 +315,12 @@ def decider(activation: Activation, seed: int, client: int) -> Decide:
         case Fixed():
             return lambda t, x: False  # the server says so
     return lambda t, x: activation.decide(seed, client, t, x)
+
+
+def stimulus_of(activation: Activation, seed: int, client: int) -> Stimulus:
+    """The stimulus of a client with a source, by its own features or its own key alone."""
+    # A draw is of the round, which has no number yet when a reading comes.
+    return ByRound(decider(activation, seed, client), of_readings=not isinstance(activation, Random | Fixed))
 
 
 def chooser(activation: Activation | None, seed: int, clients: int) -> Callable[[int, int], NDArray[np.bool_]] | None:

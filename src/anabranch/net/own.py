@@ -29,7 +29,16 @@ from anabranch.errors import ConfigError
 from anabranch.files import replace_file, writing
 from anabranch.layers import Projection, Sum
 from anabranch.models import SplitModel, perceptron
-from anabranch.net.assemble import INPUTS, WAITING, chooser, decider, make_client, make_server, watching
+from anabranch.net.assemble import (
+    INPUTS,
+    WAITING,
+    chooser,
+    decider,
+    make_client,
+    make_server,
+    stimulus_of,
+    watching,
+)
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
 from anabranch.net.partyfile import (
@@ -44,7 +53,14 @@ from anabranch.net.partyfile import (
     ServerFile,
 )
 from anabranch.net.server import Samples, ServerParty
-from anabranch.net.sourced import SourcedClient, SourcedRoom, SourcedServer, SourceHappenings, SourceSamples
+from anabranch.net.sourced import (
+    SourcedClient,
+    SourcedRoom,
+    SourcedServer,
+    SourceHappenings,
+    SourceSamples,
+    sourced_client,
+)
 from anabranch.net.sourcefile import SourcedFeatures, SourcedLabels, open_source
 from anabranch.net.tables import TableFeatures, TableLabels
 from anabranch.output import MODEL
@@ -53,8 +69,7 @@ from anabranch.protocol.client import Decide, Look
 from anabranch.protocol.missing import policy
 from anabranch.protocol.seat import Expected
 from anabranch.sources import features as rules
-from anabranch.sources.activation import ByRound, OnEvent, SendOnDelta, Stimulus
-from anabranch.sources.inputs import Inputs
+from anabranch.sources.activation import OnEvent, SendOnDelta, Stimulus
 from anabranch.sources.kept import KeptInputs
 from anabranch.sources.labels import SourceLabels
 from anabranch.store.waiting import Waiting
@@ -173,28 +188,11 @@ def _sourced_client(file: ClientFile, own: SourcedFeatures, credentials: Credent
     stimulus = _stimulus(file, columns, credentials.index)
     source = open_source(own, tuple(each.name for each in columns), credentials, folder)
     kept = KeptInputs(folder / INPUTS, most=own.kept, expiry=own.kept_for, durable=file.durable)
-    inputs = Inputs(source.look, features, kept)
-    _log.info(
-        "features %s; their schema is %s",
-        ", ".join(features.names),
-        features.schema,
-        extra={"party": credentials.party},
-    )
-    party = _client(
-        file,
-        features.width,
-        inputs.look,
-        stimulus.decide,
-        credentials,
-        folder,
-        schema=features.schema,
-        inputs=kept,
-        peek=inputs.peek,
-        kind=SourcedClient,
-    )
-    assert isinstance(party, SourcedClient)
-    party.feed(source, inputs, stimulus)
-    return party
+
+    def make(width: int, look: Look, decide: Decide, **options: Any) -> ClientParty:
+        return _client(file, width, look, decide, credentials, folder, kind=SourcedClient, **options)
+
+    return sourced_client(make, source, features, stimulus, kept)
 
 
 def _client(
@@ -232,9 +230,7 @@ def _stimulus(file: ClientFile, columns: Sequence[rules.Column], index: int) -> 
                 raise ConfigError(f"activation.columns names '{unknown[0]}', which is no number of features.columns")
             return SendOnDelta(threshold, chosen or numbers)
         case FullActivation() | OwnRandomActivation() | EventActivation() as activation:
-            decide = decider(_activation(activation), file.seed, index)
-            # A draw is of the round, which has no number yet when a reading comes.
-            return ByRound(decide, of_readings=not isinstance(activation, OwnRandomActivation))
+            return stimulus_of(_activation(activation), file.seed, index)
 
 
 def own_arrays(party: ServerParty | ClientParty) -> dict[str, NDArray[Any]]:

@@ -21,7 +21,9 @@ from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Stop
 from anabranch.sources.activation import Stimulus
 from anabranch.sources.base import Happening, Source
+from anabranch.sources.features import Features
 from anabranch.sources.inputs import Inputs
+from anabranch.sources.kept import KeptInputs
 from anabranch.sources.labels import LateLabel, SourceLabels
 from anabranch.store import checkpoint
 
@@ -203,6 +205,28 @@ class SourcedClient(_Sourced, ClientParty):
     def _saved(self, values: dict[str, Any]) -> None:
         super()._saved(values)
         self._let_go()
+
+
+def sourced_client(
+    make: Callable[..., ClientParty], source: Source, features: Features, stimulus: Stimulus, kept: KeptInputs
+) -> SourcedClient:
+    """A client whose events and features come from a source.
+
+    Args:
+        make: makes a party of the kind of `SourcedClient`, of the number of its features, a look-up, a decision, and
+            more options of `anabranch.net.assemble.make_client`.
+        source: of its events and values.
+        features: what is made of the values.
+        stimulus: which events activate it.
+        kept: its features for events whose rounds follow.
+    """
+    inputs = Inputs(source.look, features, kept)
+    look, decide = inputs.look, stimulus.decide
+    party = make(features.width, look, decide, schema=features.schema, inputs=kept, peek=inputs.peek)
+    assert isinstance(party, SourcedClient)
+    party.feed(source, inputs, stimulus)
+    party.say(f"features {', '.join(features.names)}; their schema is {features.schema}")
+    return party
 
 
 class _FromSource:

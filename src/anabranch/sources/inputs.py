@@ -90,8 +90,8 @@ class Inputs:
         for _ in range(self._kept.crowded_out - self.counts["crowded out"]):
             self._notes.note(
                 "crowded out",
-                "the features of an event that waits for its label had to go, since too many are kept: it is not learnt "
-                "from here. Let `kept` be no less than the server's `most`",
+                "the features of an event that waits for its label had to go, since too many are kept: it is not "
+                "learnt from here. Let `kept` be no less than the server's `most`",
             )
         return self.counts
 

@@ -65,10 +65,20 @@ class PythonSource:
         """Nothing: it is ready."""
 
     async def readings(self) -> AsyncIterator[Happening]:
-        """The iterator's; what is no reading is counted and left out."""
+        """The iterator's; one whose entity or time is none is counted and left out.
+
+        Raises:
+            DataError: where something is no reading at all.
+        """
         if self._readings is None:
             return
-        async for entity, moment, values in self._readings:
+        async for each in self._readings:
+            if not isinstance(each, tuple | list) or len(each) != 3 or not isinstance(each[2], Mapping):
+                raise DataError(
+                    f"the readings gave {_kind(each)}, but each is an entity, a time and a mapping of values by "
+                    "column: Reading(entity, time, values), or such a tuple"
+                )
+            entity, moment, values = each
             try:
                 known = "" if entity == "" else entity_text(entity)
                 reading = Reading(known, moment if type(moment) is int else micros(moment), values)
@@ -95,3 +105,10 @@ class PythonSource:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+def _kind(each: Any) -> str:
+    """What it is, without the values in it."""
+    if isinstance(each, tuple | list):
+        return f"a {type(each).__name__} of {', '.join(type(part).__name__ for part in each) or 'nothing'}"
+    return f"what is of type {type(each).__name__}"
