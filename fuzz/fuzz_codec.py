@@ -54,7 +54,7 @@ def seeds() -> list[m.Message]:
         *(m.Derivatives(1, 4, (5,), (4,), (b"5",), each) for each in values),
         m.Void(1, (5,), (b"e",)),
         m.Recall(1, 3, (b"3", b"4")),
-        m.Bye(1, "it has all its derivatives"),
+        m.Bye(1, 7, "it has all its derivatives"),
         m.End(1, 7, 5, "the stream has ended"),
         m.Derivatives(1, 4, (5,), (m.MOMENT,), (b"5",), values[0], (2.5,), np.array([True])),
         m.Record(b"5", 1, flags, (0,), (4,), values[0][0]),

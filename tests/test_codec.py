@@ -184,7 +184,7 @@ def test_each_error_says_what_is_wrong():
         array[:-1] + b"\2": "neither 0 nor 1",
         array[:-9] + b"\x09" + array[-8:]: "unknown dtype 9",
         array[:-8] + b"\x04" + array[-7:]: "4 axes, but 3 are the most",
-        encode(m.Bye(1, "ab"))[:-2] + b"\xff\xfe": "not UTF-8",
+        encode(m.Bye(1, 7, "ab"))[:-2] + b"\xff\xfe": "not UTF-8",
         encode(m.Void(1, (), ()))[:-4] + b"\xff\xff\xff\xff": "a sequence of 4294967295 elements does not fit",
         encode(m.Query(1, 0, (), None))[:-5] + b"\1\0\0\0\x21" + bytes(34): "33 bytes, but 32 are the most",
         encode(m.Query(1, 0, (), np.ones(1, bool))).replace(b"\1\0\1\1\0", b"\1\1\1\1\0"): "ends after",
@@ -201,8 +201,19 @@ def test_an_event_that_is_too_long_is_not_written():
         encode(m.Happened(1, 0, bytes(33), np.zeros(1, np.float32)))
 
 
+def test_a_party_reads_its_own_files_however_long_their_records_are():
+    """Under SLR a round has a window of all clients' embeddings, each of which may be as long as a message."""
+    values = np.ones((1000, 20 * 128), np.float32)
+    record = m.Record(b"e", 1, np.ones(20, bool), (0,) * 20, (0,) * 20, values)
+    raw = encode(record)
+    assert len(raw) > LARGEST
+    assert decode(raw, most=None) == record
+    with pytest.raises(MessageError, match=f"but {LARGEST:,} are the most"):
+        decode(raw)
+
+
 def test_a_long_text_is_cut_between_letters():
-    again = decode(encode(m.Bye(1, "ä" * 40_000)))
+    again = decode(encode(m.Bye(1, 7, "ä" * 40_000)))
     assert again.reason == "ä" * 32_767
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from nats import errors
 from nats.aio.client import Client
@@ -19,7 +20,7 @@ from anabranch.net.connecting import connect, disconnect
 from anabranch.net.credentials import Credentials
 from anabranch.net.link import Counted, Link
 from anabranch.protocol.codec import encode
-from anabranch.protocol.messages import Bye, Call
+from anabranch.protocol.messages import Bye, Call, Happened
 
 SECONDS = 30.0
 
@@ -150,16 +151,20 @@ def test_what_was_not_sent_is_not_counted(tmp_path: Path, monkeypatch: pytest.Mo
         async with ends(tmp_path) as held:
             made = spoil(monkeypatch, "publish", fails)
             await held.bank.open()
-            await held.bank.send(Bye(1, "so"))
+            await held.bank.send(Bye(1, -1, "so"))
             assert held.lost == ["a message was lost: nats: outbound buffer limit exceeded"]
             with pytest.raises(ConnectError, match="raise max_payload"):
-                await held.bank.send(Bye(1, "so"))
+                await held.bank.send(Bye(1, -1, "so"))
+            with pytest.raises(
+                ConnectError, match="bytes, and no party reads one of more than 8,388,608"
+            ):
+                await held.bank.send(Happened(1, -1, b"e", np.zeros(3_000_000, np.float32)))
             assert not held.bank.bytes
             assert not held.bank.messages
             monkeypatch.setattr(made[0], "publish", Client.publish.__get__(made[0]))
-            await held.bank.send(Bye(1, "so"))
+            await held.bank.send(Bye(1, -1, "so"))
             counted = Counted("out", "Bye", 1)
-            assert (held.bank.bytes, held.bank.messages) == ({counted: len(encode(Bye(1, "so")))}, {counted: 1})
+            assert (held.bank.bytes, held.bank.messages) == ({counted: len(encode(Bye(1, -1, "so")))}, {counted: 1})
 
     problems: list[Exception] = [errors.MaxPayloadError(), errors.OutboundBufferLimitError()]
     asyncio.run(main())

@@ -17,8 +17,10 @@ import pytest
 import anabranch as ab
 from anabranch.errors import CheckpointError, RefusedError
 from anabranch.layers import MLP
-from anabranch.net import Client, Credentials, Expected, Last, LocalBroker, Round, Server, Skip, Step, event_name
+from anabranch.net import Client, Credentials, Expected, Last, LocalBroker, Round, Server, Skip, Step, Wait, event_name
 from anabranch.net.running import seconds
+from anabranch.protocol.codec import decode
+from anabranch.protocol.messages import Embeddings
 
 ROUNDS = 40
 SECONDS = 30.0
@@ -201,7 +203,9 @@ def test_leaving_in_the_middle_and_coming_back(tmp_path: Path) -> None:
     run(main, tmp_path)
 
 
-def test_a_damaged_checkpoint_costs_nothing_whenever_the_server_was_killed(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_costs_nothing_whenever_the_server_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The log has what the checkpoint before the last one needs, also once a process has begun after a clean stop."""
 
     async def main(url: str) -> None:
@@ -216,12 +220,58 @@ def test_a_damaged_checkpoint_costs_nothing_whenever_the_server_was_killed(tmp_p
             killed.party._log_file.close()  # type: ignore[union-attr]
         newest = max((tmp_path / "server" / "checkpoints").glob("*.safetensors"))
         newest.write_bytes(newest.read_bytes()[:-1])
-        again = server(url, tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(decode, "__defaults__", (0,))  # its own log has no longest message
+            again = server(url, tmp_path)
         async with again:
             assert again.rounds == again.totals.rounds == ROUNDS
             assert again.party.replayed > 0  # type: ignore[union-attr]
             for one, other in zip(jax.tree.leaves(again.model), trained, strict=True):
                 np.testing.assert_array_equal(one, other)
+
+    run(main, tmp_path)
+
+
+@pytest.mark.parametrize("missing", [Wait(), Skip()], ids=["waited for", "done without"])
+def test_the_end_comes_while_a_client_is_down(missing, tmp_path: Path, monkeypatch, caplog) -> None:
+    """One that has to be waited for gets its last derivatives however late it is, and another once both are there."""
+    caplog.set_level("INFO", "anabranch.server")
+    monkeypatch.setattr("anabranch.net.server.LAST_ANSWERS", 0.1)
+
+    def dies_after_its_last_answer(shop: Client) -> Client:
+        send = shop.party.link.send
+
+        async def sends(message: Any, to: int | None = None) -> None:
+            await send(message, to)
+            if isinstance(message, Embeddings) and message.rounds[-1] == ROUNDS - 1:
+                raise InterruptedError("killed")
+
+        monkeypatch.setattr(shop.party.link, "send", sends)
+        return shop
+
+    async def main(url: str) -> None:
+        expected = {"clients": [Expected(WIDTH, missing=missing)] * 2}
+        bank, first = client(url, tmp_path, 1), server(url, tmp_path, **expected)
+        ending = asyncio.ensure_future(played(first))
+        banking = asyncio.ensure_future(steps(bank))
+        with pytest.raises(InterruptedError):
+            await steps(dies_after_its_last_answer(client(url, tmp_path, 2)))
+        assert len(await banking) == ROUNDS  # it has all, and waits for nobody
+        if isinstance(missing, Wait):
+            while "waiting for shop to say that the last derivatives are there" not in caplog.text:
+                await asyncio.sleep(0)
+            assert not ending.done()
+        else:
+            assert len(await ending) == ROUNDS
+            assert first.stopped == "the end came, and clients were away"
+            assert "no word from shop in 0.1 s that the last derivatives are there" in caplog.text
+            monkeypatch.setattr("anabranch.net.server.LAST_ANSWERS", SECONDS)
+            monkeypatch.setattr("anabranch.net.server.COMING", 0.0)
+            first = server(url, tmp_path, **expected)  # which knows that the bank need not come again
+            ending = asyncio.ensure_future(played(first))
+        assert [step.round for step in await steps(client(url, tmp_path, 2))] == list(range(ROUNDS))
+        await ending
+        assert first.stopped == "the stream has ended"
 
     run(main, tmp_path)
 

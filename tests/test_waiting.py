@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from anabranch.net.waitingroom import Happening, WaitingRoom
+from anabranch.protocol.codec import LARGEST, encode
+from anabranch.protocol.messages import Record
 from anabranch.sources.names import Names
-from anabranch.store.waiting import Waiting
+from anabranch.store.waiting import Ready, Waiting
 
 NAMES = Names(bytes(32))
 
@@ -116,4 +120,16 @@ def test_a_room_counts_them_where_names_bear_times(tmp_path: Path) -> None:
         room.of_times = of_times
         room.expired(now=1e9)
         assert room.without_event == int(of_times)
+    waiting.close()
+
+
+def test_what_waits_is_read_again_however_much_its_clients_have_sent(tmp_path: Path) -> None:
+    waiting, values = opened(tmp_path), np.ones(LARGEST // 4, np.float32)
+    record = Record(b"e", 0, np.ones(1, bool), (0,), (3,), values, predicted=1, stored=True)
+    ready = Ready(b"e", 1, encode(record))
+    room = WaitingRoom(waiting, Nothing(), stored=True)
+    found = room.late(ready).stored
+    assert found is not None
+    assert np.array_equal(found.embeddings, values)
+    assert room.activated([ready]).tolist() == [[True]]
     waiting.close()

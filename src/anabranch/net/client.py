@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ LOOK_EVERY = 1.0
 """Seconds after which features that were not there for an event of its own are looked up again."""
 HELLO_EVERY = 1.0
 """Seconds after which a client that was not answered says hello again."""
+GOODBYE = 60.0
+"""Seconds for which a client that has all its derivatives waits for the server to keep that."""
 
 
 class ClientParty(Engine):
@@ -136,8 +139,30 @@ class ClientParty(Engine):
             self._listening.cancel()
         stop = await super()._finish()
         if not stop.failed and stop.reason != "left":
-            await self._do(self.conversation.bye("it has all its derivatives"))
+            await self._say_goodbye()
         return stop
+
+    async def _say_goodbye(self) -> None:
+        """Until the server has kept it: else it would wait for a client that is gone, once it is started again."""
+        talk, deadline, again = self.conversation, time.monotonic() + GOODBYE, 0.0
+        held = talk.applied
+        while not (talk.dismissed or self._leaving.is_set() or self._problem) and (now := time.monotonic()) < deadline:
+            if self._lost_something:
+                self._lost_something, again = False, now
+            if talk.applied != held:  # training went on
+                await self._save()
+                held = talk.applied
+            if again <= now:
+                again = now + HELLO_EVERY
+                await self._do(talk.bye("it has all its derivatives") if talk.joined else talk.hello())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(again, deadline) - now):
+                    await self._wake.wait()
+            self._wake.clear()
+            told = [message for _, message in super()._mail()]  # a subclass looks things up for its turns first
+            if any(isinstance(message, m.End) for message in told):
+                again = 0.0
+            await self._do(talk.receive(told))
 
     async def _last_words(self) -> None:
         await self._do(self.conversation.bye("it was stopped"))

@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from anabranch.errors import ConfigError, ConnectError
 from anabranch.net.connecting import connect, disconnect
 from anabranch.net.credentials import Credentials
-from anabranch.protocol.codec import encode
+from anabranch.protocol.codec import LARGEST, encode
 from anabranch.protocol.messages import Message
 
 RETRY = 0.5
@@ -141,11 +141,16 @@ class Link:
         While the connection is away it is lost, as one that was under way would be.
 
         Raises:
-            ConnectError: where it is larger than the broker's limit.
+            ConnectError: where it is larger than what the other side reads, or than the broker's limit.
         """
         if self._nats is None or not self._nats.is_connected:
             return
         raw = encode(message)
+        if len(raw) > LARGEST:
+            raise ConnectError(
+                f"a message ({type(message).__name__}) has {len(raw):,} bytes, and no party reads one of more than "
+                f"{LARGEST:,}: make the window of SLR, the embedding or in_flight smaller"
+            )
         own = self.credentials.index
         if own:
             subject = f"{self._subject}.up.{own}"

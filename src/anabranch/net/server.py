@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from anabranch.net.credentials import Credentials
 from anabranch.net.engine import Engine
 from anabranch.net.waitingroom import Happenings, WaitingRoom
 from anabranch.protocol import messages as m
-from anabranch.protocol.actions import Action, Played, Predicted, Stop
+from anabranch.protocol.actions import Action, Played, Predicted, Send, Stop
 from anabranch.protocol.codec import decode, encode
 from anabranch.protocol.ledger import Ledger
 from anabranch.protocol.server import ServerConversation
@@ -31,7 +31,7 @@ LOG, STATE = "rounds", "checkpoints"
 AT_ONCE = 1000
 """Rounds of the log that are in memory at a time."""
 LAST_ANSWERS = 60.0
-"""Seconds that the clients have for their goodbyes at the end."""
+"""Seconds that the clients have for their goodbyes at the end; those that no round can do without have longer."""
 TOGETHER = 256
 """So many predictions are asked for in one message."""
 LONGEST_ANSWER = 30.0
@@ -119,6 +119,14 @@ class ServerParty(Engine):
         self._more: asyncio.Task[None] | None = None
         self._told_waiting: list[int] = []
         self._deadline = self._coming = math.inf
+        self._lingers = False
+        """Whether clients that could be done without are not waited for any more, since the end was long ago."""
+        self._goodbyes: set[int] = set()
+        """The clients that have said goodbye at the end, and were not told that it is kept."""
+        self._keep_goodbyes = False
+        """Whether one of them has said it again, since others let the end wait."""
+        self._goodbyes_kept: set[int] = set()
+        """Those that have in a checkpoint of the server."""
         self._log_file = RoundLog(folder / LOG, durable=durable)
         self._kept = [0]
         """Rounds at the checkpoints that are kept, the older first."""
@@ -162,7 +170,7 @@ class ServerParty(Engine):
         block: list[m.Record] = []
         again: list[bytes] = []
         for _, raw in self._log_file.records(begin if self._log_file.last is not None else None):
-            record = decode(raw)
+            record = decode(raw, most=None)
             if not isinstance(record, m.Record):
                 raise CheckpointError(f"{self._log_file.folder}: holds a {type(record).__name__} where rounds belong")
             block.append(record)
@@ -201,6 +209,9 @@ class ServerParty(Engine):
                     self.round_trips[client - 1].append(seconds)
                     self.on_round_trip(client, seconds)
                 await self._do(talk.receive(client, message, now))
+                if isinstance(message, m.Bye) and talk.seats[client - 1].ended:
+                    self._keep_goodbyes |= client in self._goodbyes  # else the checkpoint of the end has it soon
+                    self._goodbyes.add(client)
         if talk.due() <= now:
             await self._do(talk.tick(now))
         await self._ask(now)
@@ -209,10 +220,41 @@ class ServerParty(Engine):
         if talk.rounds - self._last_saved >= self._every and self._saving is None:
             self._last_saved = talk.rounds
             self._begin_saving()
-        if self._deadline <= now and self._stop is None:
-            missing = [i for i, seat in enumerate(talk.seats, 1) if not seat.ended]
-            self._log.warning("the clients %s have not said that they have all their derivatives", missing)
-            self._stop = Stop("the end came, and clients were away")
+        await self._tell_kept()
+        if self._keep_goodbyes and self._saving is None and self._stop is None:
+            self._keep_goodbyes = False
+            self._begin_saving()
+        if self._deadline <= now:
+            self._deadline, self._lingers = math.inf, True
+        if self._lingers and self._stop is None:
+            self._end_without()
+
+    async def _tell_kept(self) -> None:
+        """Tells the clients that have all their derivatives that they need not come again."""
+        kept = self._goodbyes & self._goodbyes_kept
+        self._goodbyes -= kept
+        await self._dismiss(
+            [client for client in sorted(kept) if self.conversation.seats[client - 1].ended], "all is kept"
+        )
+
+    async def _dismiss(self, clients: Iterable[int], why: str) -> None:
+        sessions = [(client, self.conversation.seats[client - 1].session) for client in clients]
+        await self._do(
+            [Send(m.Bye(session, m.NONE, why), client) for client, session in sessions if session is not None]
+        )
+
+    def _end_without(self) -> None:
+        """Leaves where only clients are away that the rounds could do without too."""
+        if self.conversation.lingering(needed=True):
+            return
+        away = self.conversation.lingering()
+        self._log.warning(
+            "no word from %s in %g s that the last derivatives are there: the server leaves, and has them for whoever "
+            "comes when it is started again",
+            self._called(away),
+            LAST_ANSWERS,
+        )
+        self._stop = Stop("the end came, and clients were away")
 
     async def _open(self, now: float) -> None:
         """Opens rounds for what clients have told of, and for the samples that are there."""
@@ -377,19 +419,24 @@ class ServerParty(Engine):
 
     @property
     def waiting_for(self) -> list[int]:
-        """The clients that no round begins without."""
+        """The clients that no round begins without, or that the server does not leave without."""
         if self.conversation.ended:
-            return []
-        return sorted({*self.conversation.awaited(), *self._absent(time.monotonic())})
+            return self.conversation.lingering(needed=True) if self._lingers else []
+        talk = self.conversation
+        return sorted({*talk.awaited(), *talk.unknowing(), *self._absent(time.monotonic())})
 
     def _tell_waiting(self) -> None:
         awaited = self.waiting_for
         if awaited != self._told_waiting:
             self._told_waiting = awaited
             if awaited:
-                names = self.link.credentials.clients
-                who = ", ".join(names[i - 1] if len(names) >= i else f"client {i}" for i in awaited)
-                self._log.info("waiting for %s", who)
+                why = " to say that the last derivatives are there; no round follows" if self.conversation.ended else ""
+                self._log.info("waiting for %s%s", self._called(awaited), why)
+
+    def _called(self, clients: Iterable[int]) -> str:
+        """The names of clients, where they are known."""
+        names = self.link.credentials.clients
+        return ", ".join(names[i - 1] if len(names) >= i else f"client {i}" for i in clients)
 
     def _due(self) -> float:
         now = time.monotonic()
@@ -431,14 +478,19 @@ class ServerParty(Engine):
         # The one before is kept, in case this one is damaged, and so are the rounds since then.
         self._kept = [*self._kept[-1:], values["talk"]["rounds"]]
         self._log_file.trim(self._kept[0])
+        self._goodbyes_kept = {i for i, seat in enumerate(values["talk"]["seats"], 1) if seat["ended"]}
 
     async def _finish(self) -> Stop:
         if self._more is not None:
             self._more.cancel()
         try:
-            return await super()._finish()
+            stop = await super()._finish()
         finally:
             self._log_file.close()
+        await self._tell_kept()
+        if stop.failed:
+            await self._dismiss(range(1, len(self.conversation.seats) + 1), stop.reason)
+        return stop
 
     async def run(self) -> Stop:
         try:

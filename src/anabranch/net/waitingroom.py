@@ -180,7 +180,7 @@ class WaitingRoom:
 
     def late(self, ready: Ready) -> Late:
         """What its round needs."""
-        record = decode(ready.record)
+        record = decode(ready.record, most=None)
         assert isinstance(record, m.Record)
         predicted = None if record.predicted == m.NOTHING else record.predicted
         if not record.stored:  # it may have been predicted before the setting was changed
@@ -206,7 +206,7 @@ class WaitingRoom:
 
     def activated(self, ready: Sequence[Ready]) -> np.ndarray:
         """(n, M): whom their events have activated."""
-        records = [decode(each.record) for each in ready]
+        records = [decode(each.record, most=None) for each in ready]
         return np.stack([record.activated for record in records if isinstance(record, m.Record)])
 
     def learnt(self, events: Iterable[bytes]) -> None:

@@ -80,6 +80,8 @@ class ClientConversation:
         """The last round whose derivative is in the parameters, and in the last checkpoint."""
         self.joined = False
         """Whether the server has said welcome since the last hello."""
+        self.dismissed = False
+        """Whether the server has said that it waits for the client no longer."""
         self.activations = self.answers = 0
         """Rounds that it stepped in, and rounds that it answered, since this process began."""
         self._look, self._decide, self._draw = look, decide, session
@@ -114,7 +116,7 @@ class ClientConversation:
 
     def hello(self) -> list[Action]:
         """Begins a session: at the start, and whenever the connection may have lost something."""
-        self._session, self.joined = self._draw(), False
+        self._session, self.joined, self.dismissed = self._draw(), False, False
         self._sessions.append(self._session)
         self._keeping.told.clear()
         width = self.compute.width
@@ -156,8 +158,8 @@ class ClientConversation:
         return [action for event in [*islice(self._keeping.later, LATER)] for action in self._tell(event)]
 
     def bye(self, reason: str) -> list[Action]:
-        """Leaves, perhaps to come back."""
-        return [Send(m.Bye(self._session, reason))] if self.joined else []
+        """Leaves, perhaps to come back; what it has applied is in a checkpoint."""
+        return [Send(m.Bye(self._session, self.applied, reason))] if self.joined else []
 
     def saved(self, applied: int) -> None:
         """A checkpoint has the derivatives up to this round."""
@@ -458,6 +460,10 @@ class ClientConversation:
             return self.hello()
         return [Stop(message.reason)]
 
+    def _bye(self, message: m.Bye) -> list[Action]:
+        self.dismissed = True
+        return []
+
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -494,5 +500,6 @@ _HANDLERS: dict[type[m.Message], Callable[[ClientConversation, Any], list[Action
     m.Derivatives: ClientConversation._derivatives,
     m.Void: ClientConversation._void,
     m.End: ClientConversation._end,
+    m.Bye: ClientConversation._bye,
 }
 """What is done about each kind of message of the server."""

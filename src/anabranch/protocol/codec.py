@@ -24,7 +24,7 @@ from anabranch.protocol.terms import VERSION, Terms
 
 MAGIC = b"AB"
 LARGEST = 8 * 2**20
-"""Bytes of a message; a longer one is not read."""
+"""Bytes of a message of another party; a longer one is not read."""
 LONGEST_EVENT = 32
 """Bytes of an event's name."""
 
@@ -283,7 +283,7 @@ FORMS: dict[type[m.Message], dict[str, _Form]] = {
     },
     m.Void: {"session": _NONCE, "rounds": _ROUNDS, "events": _EVENTS},
     m.Recall: {"session": _NONCE, "first": _ROUND, "events": _EVENTS},
-    m.Bye: {"session": _NONCE, "reason": _TEXT},
+    m.Bye: {"session": _NONCE, "applied": _ROUND, "reason": _TEXT},
     m.End: {"session": _NONCE, "rounds": _ROUND, "before": _ROUND, "reason": _TEXT},
     m.Record: {
         "event": _EVENT,
@@ -319,21 +319,24 @@ def encode(message: m.Message) -> bytes:
     return head + b"".join(form.write(getattr(message, name)) for name, form in FORMS[kind].items())
 
 
-def decode(raw: bytes) -> m.Message:
+def decode(raw: bytes, most: int | None = LARGEST) -> m.Message:
     """The message that these bytes are.
+
+    Args:
+        most: bytes; None for any number, in a party's own files.
 
     Raises:
         MessageError: where they are none, or one of another version of the protocol.
 
-    >>> decode(encode(m.Bye(session=3, reason="done")))
-    Bye(session=3, reason='done')
+    >>> decode(encode(m.Bye(session=3, applied=7, reason="done")))
+    Bye(session=3, applied=7, reason='done')
     >>> decode(b"GET /")
     Traceback (most recent call last):
         ...
     anabranch.errors.MessageError: not a message of Anabranch: it begins with 47 45 54 20
     """
-    if len(raw) > LARGEST:
-        raise MessageError(f"the message has {len(raw):,} bytes, but {LARGEST:,} are the most")
+    if most is not None and len(raw) > most:
+        raise MessageError(f"the message has {len(raw):,} bytes, but {most:,} are the most")
     if raw[:2] != MAGIC or len(raw) < 4:
         raise MessageError(f"not a message of Anabranch: it begins with {raw[:4].hex(' ') or 'nothing'}")
     if raw[2] != VERSION:

@@ -16,7 +16,7 @@ type            from → to         what it says
 `Derivatives`   server → client   ``v_m`` of the rounds in which you were activated
 `Void`          server → client   nothing comes for these rounds, and these events: forget them
 `Recall`        server → client   the events of the last rounds, so that a window of samples can be made again
-`Bye`           either            I leave
+`Bye`           either            I leave; the server says it at the end: that you have all is kept, so leave too
 `End`           server → client   the stream has ended, or training has
 ==============  ================  ===========================================================================
 
@@ -226,6 +226,8 @@ class Recall(Message):
 @dataclass(frozen=True, eq=False)
 class Bye(Message):
     session: int
+    applied: int
+    """The last round whose derivative is in the client's checkpoint; `NONE` where the server says it."""
     reason: str
 
 

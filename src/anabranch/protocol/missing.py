@@ -59,6 +59,12 @@ class Last:
 Policy: TypeAlias = Wait | Zero | Mean | Skip | Last
 
 
+def unknown(policy: Policy) -> str:
+    """What is said of a client of this policy that does not know an event."""
+    text = "it has no features for this event"
+    return f"{text}, and is waited for, since its missing is 'wait'" if isinstance(policy, Wait) else text
+
+
 def policy(text: str) -> Policy:
     """The policy of this name.
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Predicted, Send
-from anabranch.protocol.missing import HOW, Stand, Wait
+from anabranch.protocol.missing import HOW, Skip, Stand, Wait, unknown
 from anabranch.protocol.seat import Seat
 from anabranch.protocol.training import Training
 
@@ -146,7 +146,9 @@ class Questions:
         if problem:
             actions.append(Note("unusable", f"client {client}: {problem}", client))
         if reply.unknown:
-            actions.append(Note("unknown", f"client {client}: it has no features for this event", client))
+            learns = any(self._open[each].learns for each in reply.unknown if each in self._open)
+            said = unknown(seat.expected.missing if learns else Skip())
+            actions.append(Note("unknown", f"client {client}: {said}", client))
         if not problem:
             seat.forget(min(reply.safe, reply.applied, seat.before))
         seat.present = True
@@ -176,6 +178,11 @@ class Questions:
                 each.again.add(client)
             actions += self._ask(client, anew)
         return actions + self._conclude([*touched.values()])
+
+    def unknowing(self) -> set[int]:
+        """The clients that do not know an event that rounds will follow of, since its deadline at least."""
+        late = [each for each in self._open.values() if each.learns and each.overdue]
+        return {client for each in late for client in each.unknown if self._seats[client - 1].present}
 
     def due(self) -> float:
         """When `tick` has something to do."""

@@ -68,7 +68,7 @@ class Seat:
         self.present = False
         """Whether a round waits for it until the deadline."""
         self.ended = False
-        """Whether it has left for good."""
+        """Whether it has left since the end was told, and has no derivative to come."""
         self.history = History(expected.width, wire)
         self.before = NONE
         """The last round in which it was activated."""
@@ -95,7 +95,7 @@ class Seat:
         self.pushed += 1
         self.outbox[t] = sent
         self._rounds.append(t)
-        self.before = t
+        self.before, self.ended = t, False
 
     def steps(self, applied: int) -> int:
         """How many derivatives are in the parameters that have those up to ``applied``."""
@@ -174,6 +174,7 @@ class Seat:
             "safe": self.safe,
             "max_delay": self.max_delay,
             "pushed": self.pushed,
+            "ended": self.ended,
             "outbox": [
                 [t, each.before, each.applied, each.event.hex(), each.stored, each.factor, each.emptied]
                 for t, each in self.outbox.items()
@@ -193,7 +194,7 @@ class Seat:
         self.history.last, self.history.total = arrays["last"], arrays["total"].copy()
         self.history.round, self.history.count = values["round"], values["count"]
         self.before, self.safe, self.max_delay = values["before"], values["safe"], values["max_delay"]
-        self.pushed = values["pushed"]
+        self.pushed, self.ended = values["pushed"], values["ended"]
         self.outbox = {
             t: Sent(before, applied, bytes.fromhex(event), arrays["outbox"][i], *rest)
             for i, (t, before, applied, event, *rest) in enumerate(values["outbox"])

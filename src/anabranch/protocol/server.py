@@ -20,7 +20,7 @@ from anabranch.drifts import Watch
 from anabranch.errors import ConfigError
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Send, Stop
-from anabranch.protocol.missing import Stand, Wait
+from anabranch.protocol.missing import Stand, Wait, unknown
 from anabranch.protocol.opened import Answer, Arrival, Late, Open
 from anabranch.protocol.questions import Questions
 from anabranch.protocol.seat import Expected, Seat
@@ -124,6 +124,12 @@ class ServerConversation:
             for client, seat in enumerate(self.seats, 1)
             if not seat.present and isinstance(seat.expected.missing, Wait)
         ]
+
+    def unknowing(self) -> list[int]:
+        """The clients that are here and waited for, since they do not know an event that has to go on."""
+        oldest = self._open[0].unknown if self._open and self._open[0].overdue else ()
+        waited = {*oldest, *self.questions.unknowing()}
+        return sorted(client for client in waited if isinstance(self.seats[client - 1].expected.missing, Wait))
 
     def lacking(self) -> list[int]:
         """The clients whose answer the oldest open round lacks."""
@@ -235,27 +241,37 @@ class ServerConversation:
                         late.setdefault(client, []).append(each)
         for client, rounds in late.items():
             seat = self.seats[client - 1]
-            if seat.present:
-                text = f"client {client} has not answered for round {rounds[0].t:,} in {self._deadline:g} s"
-                actions.append(Note("missed", text, client, len(rounds)))
-            seat.present = False
+            silent = [each for each in rounds if client not in each.unknown]
+            if silent and seat.present:
+                text = f"client {client} has not answered for round {silent[0].t:,} in {self._deadline:g} s"
+                actions.append(Note("missed", text, client, len(silent)))
+                seat.present = False
             actions += self._ask(client, rounds)
         return actions + self._play(now)
 
     def end(self, reason: str, now: float) -> list[Action]:
         """Tells every client that no round follows; those that have all their derivatives say goodbye."""
         self._ended, self._end_again = reason, now + self._deadline
-        return [Send(self._end(seat), client) for client, seat in self._here() if not seat.ended]
+        told = [Send(self._end(seat), client) for client, seat in self._here() if not seat.ended]
+        return [*told, *([Stop(reason)] if self.done else [])]
 
     @property
     def ended(self) -> bool:
         """Whether the end was told."""
         return self._ended is not None
 
+    def lingering(self, *, needed: bool = False) -> list[int]:
+        """The clients that have not left since the end; where ``needed``, those that no round can do without."""
+        return [
+            client
+            for client, seat in enumerate(self.seats, 1)
+            if not seat.ended and not (needed and not isinstance(seat.expected.missing, Wait))
+        ]
+
     @property
     def done(self) -> bool:
         """Whether the end was told and every client has left."""
-        return self.ended and all(seat.ended for seat in self.seats)
+        return self.ended and not self.lingering()
 
     def receive(self, client: int, message: m.Message, now: float) -> list[Action]:
         """What to do about a message of client ``client`` (from 1)."""
@@ -370,7 +386,8 @@ class ServerConversation:
         return self.questions.reply(client, seat, message, now)
 
     def _unknown(self, client: int, seat: Seat, message: m.Unknown, now: float) -> list[Action]:
-        return self._unusable(client, message.rounds, "it has no features for this event", now, "unknown")
+        seat.present = True
+        return self._unusable(client, message.rounds, unknown(seat.expected.missing), now, "unknown")
 
     def _happened(self, client: int, seat: Seat, message: m.Happened, now: float) -> list[Action]:
         problem = seat.problem(message.embedding[None], 1, np.ones(1, bool))
@@ -402,7 +419,9 @@ class ServerConversation:
         return self._play(now)
 
     def _bye(self, client: int, seat: Seat, message: m.Bye, now: float) -> list[Action]:
-        seat.present, seat.ended = False, self._ended is not None
+        if seat.ended:  # it has said so before
+            return []
+        seat.present, seat.ended = False, self._ended is not None and message.applied == seat.before
         note = Note("left", f"client {client} has left: {message.reason}", client)
         return [note, *([Stop(self._ended or "")] if self.done else []), *self._play(now)]
 
