@@ -11,7 +11,7 @@ import pytest
 
 import anabranch as ab
 from anabranch.protocol import messages as m
-from anabranch.protocol.actions import Played, Send
+from anabranch.protocol.actions import Note, Played, Send
 from anabranch.protocol.memory import InMemory
 from anabranch.protocol.missing import HOW, Last, Mean, Skip, Wait, Zero
 from conversations import answer, bits_of, check_same, joined
@@ -157,6 +157,40 @@ def test_an_event_that_a_client_knows_nothing_of():
     world.run()
     assert noted(world)["unknown"] == 3
     assert world.now >= 2
+
+
+@pytest.mark.parametrize("missing", [Zero(), Skip()], ids=str)
+def test_an_event_that_nobody_knows_is_as_the_policies_say(missing):
+    setting = Setting(activation=ab.Full(), rounds=5, missing=(missing,) * 4)
+    log = []
+    world = setting.in_memory(played=lambda each: log.extend(each.records))
+    for client in world.clients:
+        known = client._look
+        client._look = lambda event, known=known: None if event == name(2) else known(event)
+    world.run()
+    assert [[HOW[how] for how in record.missing] for record in log] == [
+        [str(missing) if i == 2 else "answered"] * 4 for i in range(5)
+    ]
+    assert world.now < 1
+
+
+def test_an_event_that_nobody_knows_is_waited_for_by_default():
+    """And it is said for whom."""
+    server = joined(Setting(activation=ab.Full(), missing=(Wait(), Zero(), Wait(), Wait())))
+    server.open([b"0", b"1"], [0, 0], 0.0)
+    notes = [each for i in (1, 2, 3) for each in server.receive(i, lacks(server, i, 0, 1), 0.1)]
+    said = [each.text for each in notes if isinstance(each, Note)]
+    assert said[0] == "client 1: it has no features for this event, and is waited for, since its missing is 'wait'"
+    assert said[1] == "client 2: it has no features for this event"
+    assert server.unknowing() == []  # they may know it in a moment
+    server.tick(1.1)
+    assert (server.unknowing(), server.awaited()) == ([1, 3], [4])  # the last has not answered
+    server.receive(1, answer(server, 1, (0,), np.ones((1, 5), np.float32)), 1.2)
+    assert server.unknowing() == [3]
+
+
+def lacks(server, client: int, *rounds: int) -> m.Unknown:
+    return m.Unknown(server.seats[client - 1].session, rounds)
 
 
 def test_the_log_is_played_again_in_blocks_of_any_length():

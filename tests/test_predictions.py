@@ -194,7 +194,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory):
 def test_a_client_that_the_model_cannot_do_without(tmp_path: Path) -> None:
     async def main(server: ServerParty, port: int, url: str) -> None:
         status, answer = await asyncio.to_thread(get, port, f"/predict?event={EVENT}-3")
-        assert (status, answer) == (503, {"error": "there is no prediction without bank, who did not answer in time"})
+        said = "there is no prediction without bank, who is away or does not know this event"
+        assert (status, answer) == (503, {"error": said})
 
     run(tmp_path, main, Predictions(port=0), away=True)
 

@@ -18,7 +18,7 @@ from anabranch.net.server import ServerParty
 from anabranch.net.sourced import SourcedRoom
 from anabranch.net.waitingroom import Happening, WaitingRoom
 from anabranch.protocol import messages as m
-from anabranch.protocol.actions import Predicted, Send
+from anabranch.protocol.actions import Note, Predicted, Send
 from anabranch.protocol.missing import Wait, Zero
 from anabranch.protocol.opened import Late, Stored
 from anabranch.store.waiting import Waiting
@@ -51,9 +51,26 @@ def test_a_client_that_does_not_know_an_event_yet_is_asked_again():
     server.questions.ask([b"0"], 0.0, first=0)
     server.receive(2, reply(server, 2, [0]), 0.1)
     assert not predicted(server.receive(1, reply(server, 1, [], unknown=[0]), 0.1))
+    assert server.unknowing() == []
     assert [client for client, _ in asked_of(server.tick(1.1))] == [1]
+    assert (server.unknowing(), server.awaited(), server.room) == ([1], [], 0)
     (done,) = predicted(server.receive(1, reply(server, 1, [0]), 1.2))
-    assert (done.number, done.missing) == (0, (0, 0))
+    assert (done.number, done.missing, server.unknowing()) == (0, (0, 0), [])
+
+
+def test_an_event_that_nobody_knows_is_said_to_be_waited_for():
+    server = joined(CALM)
+    server.questions.ask([b"0"], 0.0)
+    server.questions.ask([b"1"], 0.0, first=0)
+    notes = [each for i in (1, 2) for each in server.receive(i, reply(server, i, [], unknown=[1]), 0.1)]
+    asked = [each for i in (1, 2) for each in server.receive(i, reply(server, i, [], unknown=[0]), 0.1)]
+    waits = "it has no features for this event, and is waited for, since its missing is 'wait'"
+    assert [each.text for each in notes if isinstance(each, Note)] == [
+        f"client 1: {waits}", "client 2: it has no features for this event",
+    ]  # fmt: skip
+    assert waits not in str(asked)  # nobody is waited for
+    server.tick(1.1)
+    assert server.unknowing() == [1]
 
 
 def test_a_question_that_nobody_answers_says_of_no_client_that_it_is_away():

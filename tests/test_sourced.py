@@ -244,6 +244,21 @@ def test_events_without_a_label_go_and_the_clients_forget_them(
     assert "since they have waited too long for their labels: 10 by now" in caplog.text
 
 
+def test_an_entity_that_a_client_does_not_know_is_waited_for_unless_it_may_be_missing(tmp_path: Path) -> None:
+    world = companies(tmp_path, 6)
+    world._texts["server"]["clients"][1]["missing"] = "wait"
+    said: list[str] = []
+
+    def waits(server: ServerParty) -> bool:
+        if server.waiting_for == [2] and server.conversation.seats[1].present:
+            said[:] = Metrics(server).reasons()
+        return bool(said)
+
+    server, _, _ = world.play(waits)
+    assert said == ["waiting for shop to know an event: each round waits for those whose missing is 'wait'"]
+    assert server.conversation.rounds < 6
+
+
 def test_another_database_is_not_gone_on_with(tmp_path: Path) -> None:
     world = companies(tmp_path, 10)
     party = world.party("bank", "nats://127.0.0.1:1")

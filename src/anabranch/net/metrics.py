@@ -100,7 +100,10 @@ class Metrics(Collector):
         if party.conversation.ended:
             return [*found, "no round follows: the end was told"]
         awaited = [self._client(i) for i in party.conversation.awaited()]
-        return [*found, *([f"waiting for {', '.join(awaited)}"] if awaited else [])]
+        found += [f"waiting for {', '.join(awaited)}"] if awaited else []
+        unknowing = [self._client(i) for i in party.conversation.unknowing()]
+        why = "to know an event: each round waits for those whose missing is 'wait'"
+        return [*found, *([f"waiting for {', '.join(unknowing)} {why}"] if unknowing else [])]
 
     def describe(self) -> Iterator[Metric]:
         """None: else the registry would collect them to know their names."""

@@ -107,7 +107,7 @@ class Predictor:
         if probabilities is None:
             away = self._names_of(found, lambda client: HOW[found.missing[client]] == "skip")
             raise NoPredictionError(
-                f"there is no prediction without {', '.join(away)}, who did not answer in time", AWAY
+                f"there is no prediction without {', '.join(away)}, who is away or does not know this event", AWAY
             )
         seconds = time.perf_counter() - begun
         self.answered += 1
