@@ -43,6 +43,9 @@ def test_the_bits_of_the_simulator(update, delay, stored):
     world.run()
     assert world.predictions == simulated.predictions.tolist()
     assert trained(world.server, world.clients) == bits(simulated.model)
+    behind = [seat.max_delay for seat in world.server.seats]
+    assert behind == simulated.late_labels.steps_behind.tolist()
+    assert (max(behind) > 0) == stored
     assert noted(world).keys() <= {"joined", "left", "old session"}
 
 
