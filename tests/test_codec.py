@@ -176,7 +176,7 @@ def test_each_error_says_what_is_wrong():
     array = encode(m.Happened(0, 0, b"", np.ones(3, bool)))
     for wrong, text in {
         b"": "begins with nothing",
-        raw[:2] + bytes((VERSION + 1,)) + raw[3:]: f"of version {VERSION + 1} of the protocol, but this is version",
+        raw[:2] + bytes((VERSION + 1,)) + raw[3:]: f"version of the protocol is {VERSION} here and {VERSION + 1} there",
         raw[:3] + b"\xff": "no message of kind 255",
         raw[:3] + b"\0": "no message of kind 0",
         raw[:20]: "ends after 20 bytes, but 28 or more",

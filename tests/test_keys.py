@@ -27,6 +27,7 @@ from anabranch.net import keys
 from anabranch.net.broker import LocalBroker, find_binary
 from anabranch.net.connecting import _end, connect, disconnect, explain
 from anabranch.net.credentials import Credentials, public_nkey, read_certificates
+from anabranch.net.link import Link
 from anabranch.net.serverconf import MAX_PAYLOAD, ServerConf, Tls, party_users
 
 CLIENTS = ("bank", "shop")
@@ -274,12 +275,13 @@ async def until(state: Callable[[], bool], seconds: float = 10) -> None:
 
 
 def test_a_party_publishes_and_reads_only_what_is_its_own(made: Path, tmp_path: Path) -> None:
+    # No subject has labels, which never leave the server; what lies beneath a party's own subject is nobody's.
     forbidden_reads = (
-        "demo.down.2", "demo.up.2", "demo.up.1", "demo.up.1.labels", "demo.up.1/labels", "demo.>", "demo.down.*", ">",
+        "demo.down.2", "demo.up.2", "demo.up.1", "demo.up.1.x", "demo.down.1.x", "demo.>", "demo.down.*", ">",
         "_INBOX.x", "$SYS.>", "$JS.>", "other.down.1",
     )  # fmt: skip
     forbidden_writes = (
-        "demo.up.2", "demo.down.1", "demo.down.2", "demo.query", "demo.up.1.labels", "_INBOX.x", "$JS.API.INFO",
+        "demo.up.2", "demo.down.1", "demo.down.2", "demo.query", "demo.up.1.x", "_INBOX.x", "$JS.API.INFO",
         "$SYS.REQ.SERVER.PING", "other.up.1",
     )  # fmt: skip
 
@@ -333,6 +335,22 @@ def test_a_party_publishes_and_reads_only_what_is_its_own(made: Path, tmp_path: 
             assert not shop.errors
             for connection in connections:
                 await connection.close()
+
+    asyncio.run(main())
+
+
+def test_a_party_of_another_federation_is_told_what_to_look_at(made: Path, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with LocalBroker(tmp_path, conf(made / "ours")) as broker:
+            own = replace(credentials(made / "ours", "bank", broker), federation="orders")
+            said: list[str] = []
+            link = Link(own, lambda client, raw: None, lambda: None, said.append, lambda error: None)
+            await link.open()
+            await until(lambda: len(said) == 2)
+            await link.close()
+        for text, subject in zip(said, ("orders.down.1", "orders.query"), strict=True):
+            assert f'permissions violation for subscription to "{subject}"' in text.lower()
+            assert "Are federation (orders) and index (1) in connection.toml those that its key was made for?" in text
 
     asyncio.run(main())
 

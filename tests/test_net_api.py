@@ -18,9 +18,11 @@ import anabranch as ab
 from anabranch.errors import CheckpointError, RefusedError
 from anabranch.layers import MLP
 from anabranch.net import Client, Credentials, Expected, Last, LocalBroker, Round, Server, Skip, Step, Wait, event_name
+from anabranch.net.connecting import connect, disconnect
 from anabranch.net.running import seconds
-from anabranch.protocol.codec import decode
-from anabranch.protocol.messages import Embeddings
+from anabranch.protocol.codec import decode, encode
+from anabranch.protocol.messages import Call, Embeddings, Hello, Message, Welcome
+from anabranch.protocol.terms import VERSION
 
 ROUNDS = 40
 SECONDS = 30.0
@@ -316,6 +318,54 @@ def test_what_goes_wrong_is_raised_where_it_is_iterated(tmp_path: Path) -> None:
         for each in (first, other):
             each.cancel()
         await asyncio.wait([first, other])
+
+    run(main, tmp_path)
+
+
+def test_another_version_of_the_protocol_is_refused_on_both_sides(tmp_path: Path, caplog) -> None:
+    caplog.set_level("INFO", "anabranch")
+    wrong = f"version of the protocol is {VERSION} here and {VERSION + 1} there"
+
+    def of_another(message: Message) -> bytes:
+        raw = encode(message)
+        return raw[:2] + bytes((VERSION + 1,)) + raw[3:]
+
+    async def main(url: str) -> None:
+        other = await connect(credentials(url, 0))
+        said: asyncio.Queue[Message] = asyncio.Queue()
+
+        async def hear(message: Any) -> None:
+            said.put_nowait(decode(message.data))
+
+        heard = await other.subscribe("demo.up.1", cb=hear)
+        party = client(url, tmp_path, 1)
+        bank = asyncio.ensure_future(party.run())
+        hello = await said.get()
+        assert isinstance(hello, Hello)
+        welcome = Welcome(hello.session, 1, hello.terms, hello.width, "", 0)
+        await other.publish("demo.down.1", encode(welcome))
+        while not party.party.conversation.joined:
+            await asyncio.sleep(0)
+        await other.publish("demo.down.1", of_another(welcome))  # a server in its place that was upgraded, as it seems
+        while (again := await said.get()) == hello:
+            pass
+        assert isinstance(again, Hello)
+        await other.publish("demo.query", of_another(Call(2, 0)))
+        with pytest.raises(RefusedError, match=f"the server takes part in something else: {wrong}"):
+            await bank
+        await heard.unsubscribe()
+
+        ours = server(url, tmp_path)
+        serving = asyncio.ensure_future(ours.run())
+        while "waiting for bank, shop" not in caplog.text:
+            await asyncio.sleep(0)
+        await other.publish("demo.up.2", of_another(hello))
+        while f"shop was refused: {wrong}" not in caplog.text:
+            await asyncio.sleep(0)
+        assert ours.party.notes == {("refused", 2): 1}
+        ours.leave()
+        await serving
+        await disconnect(other)
 
     run(main, tmp_path)
 

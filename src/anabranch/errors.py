@@ -10,6 +10,7 @@
         ├── OutputError           a result cannot be written (also an OSError)
         ├── CheckpointError       what a party kept on disk is damaged or unknown (also a ValueError)
         ├── MessageError          what another party sent is no message (also a ValueError)
+        │   └── VersionError      it is one of another version of the protocol
         ├── RefusedError          the other side refuses to take part (also a ConnectionError)
         ├── ClusterError          a cluster cannot be reached or used (also a ConnectionError)
         ├── ConnectError          a party cannot connect to the broker, and why (also a ConnectionError)
@@ -62,6 +63,10 @@ class CheckpointError(AnabranchError, ValueError):
 
 class MessageError(AnabranchError, ValueError):
     """What another party sent is no message, or not a whole one."""
+
+
+class VersionError(MessageError):
+    """What another party sent is a message of another version of the protocol."""
 
 
 class RefusedError(AnabranchError, ConnectionError):

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from anabranch.errors import CheckpointError
+from anabranch.errors import CheckpointError, VersionError
 from anabranch.net.credentials import Credentials
 from anabranch.net.engine import Engine
 from anabranch.protocol import messages as m
@@ -119,6 +119,15 @@ class ClientParty(Engine):
         if talk.activations - self._steps_saved >= self._every and self._saving is None:
             self._steps_saved = talk.activations
             self._begin_saving()
+
+    def _other_version(self, client: int, error: VersionError) -> bool:
+        if self.conversation.joined:  # perhaps the server has begun again, as another one: it is asked
+            self._lost_something = True
+        else:
+            text = f"the server takes part in something else: {error} (both need the same version of Anabranch)"
+            self._stop = Stop(text, failed=True)
+        self._wake.set()
+        return True
 
     def _due(self) -> float:
         if not self.conversation.joined:

@@ -13,7 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from anabranch.errors import CheckpointError, ConfigError, ConnectError, MessageError, RefusedError
+from anabranch.errors import (
+    CheckpointError,
+    ConfigError,
+    ConnectError,
+    MessageError,
+    RefusedError,
+    VersionError,
+)
 from anabranch.net.credentials import Credentials
 from anabranch.net.link import Link
 from anabranch.net.logs import Repeats
@@ -192,16 +199,20 @@ class Engine(ABC):
                     await self._played(action)
                 case Predicted():
                     await self._predicted(action)
-                case Note(what, text, client, count):
-                    self.notes[what, client] += count
-                    level = logging.DEBUG if what in QUIET else logging.INFO if what in WELCOME else logging.WARNING
-                    at_once = OFTEN if what in WELCOME else 1
-                    self._repeats.tell(
-                        (what, client), level, self._named(text, client), time.monotonic(), count, at_once
-                    )
+                case Note():
+                    self._tell(action)
                 case Stop():
                     self._stop = action
                     self._wake.set()
+
+    def _tell(self, note: Note) -> None:
+        """Counts a note, and logs it where it is not one of many."""
+        what, client = note.what, note.client
+        self.notes[what, client] += note.count
+        level = logging.DEBUG if what in QUIET else logging.INFO if what in WELCOME else logging.WARNING
+        at_once = OFTEN if what in WELCOME else 1
+        text, now = self._named(note.text, client), time.monotonic()
+        self._repeats.tell((what, client), level, text, now, note.count, at_once)
 
     def _rounds(self) -> int:
         return 0
@@ -223,11 +234,16 @@ class Engine(ABC):
                 message = decode(raw)
             except MessageError as error:
                 self.link.count("garbage", client, len(raw))
-                self._garbage(client, error)
+                if not (isinstance(error, VersionError) and self._other_version(client, error)):
+                    self._garbage(client, error)
                 continue
             self.link.count(type(message).__name__, client, len(raw))
             found.append((client, message))
         return found
+
+    @abstractmethod
+    def _other_version(self, client: int, error: VersionError) -> bool:
+        """Somebody speaks another version of the protocol; whether that is dealt with."""
 
     def _garbage(self, client: int, error: MessageError) -> None:
         self.notes["garbage", client or None] += 1

@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 
 from anabranch.errors import ConfigError, ConnectError
 from anabranch.net.connecting import connect, disconnect
-from anabranch.net.credentials import Credentials
+from anabranch.net.credentials import CONNECTION, Credentials
 from anabranch.protocol.codec import LARGEST, encode
 from anabranch.protocol.messages import Message
 
@@ -243,4 +243,10 @@ class Link:
             self._failed(wrong)
 
     async def _error(self, error: Exception) -> None:
-        self._lost(str(error) or type(error).__name__)
+        text = str(error) or type(error).__name__
+        if "permissions violation" in text.lower():
+            text += (
+                f": the broker lets this party use other subjects only. Are federation ({self.credentials.federation}) "
+                f"and index ({self.credentials.index}) in {CONNECTION} those that its key was made for?"
+            )
+        self._lost(text)

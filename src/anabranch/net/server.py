@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.errors import CheckpointError, ConnectError
+from anabranch.errors import CheckpointError, ConnectError, VersionError
 from anabranch.net.credentials import Credentials
 from anabranch.net.engine import Engine
 from anabranch.net.waitingroom import Happenings, WaitingRoom
 from anabranch.protocol import messages as m
-from anabranch.protocol.actions import Action, Played, Predicted, Send, Stop
+from anabranch.protocol.actions import Action, Note, Played, Predicted, Send, Stop
 from anabranch.protocol.codec import decode, encode
 from anabranch.protocol.ledger import Ledger
 from anabranch.protocol.server import ServerConversation
@@ -170,7 +170,13 @@ class ServerParty(Engine):
         block: list[m.Record] = []
         again: list[bytes] = []
         for _, raw in self._log_file.records(begin if self._log_file.last is not None else None):
-            record = decode(raw, most=None)
+            try:
+                record = decode(raw, most=None)
+            except VersionError as error:
+                raise CheckpointError(
+                    f"{self._log_file.folder}: holds rounds of another version of Anabranch ({error}): use the version "
+                    "that wrote them, until a checkpoint has them"
+                ) from error
             if not isinstance(record, m.Record):
                 raise CheckpointError(f"{self._log_file.folder}: holds a {type(record).__name__} where rounds belong")
             block.append(record)
@@ -184,6 +190,12 @@ class ServerParty(Engine):
         else:
             self.late.go_on(again)
         return self.conversation.rounds - begin
+
+    def _other_version(self, client: int, error: VersionError) -> bool:
+        if self.conversation.seats[client - 1].session is not None:
+            return False  # the client is here, and speaks this version
+        self._tell(Note("refused", f"client {client} was refused: {error}", client))
+        return True
 
     def _replay(self, records: list[m.Record]) -> list[bytes]:
         played = self.conversation.replay(records)

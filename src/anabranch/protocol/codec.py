@@ -18,9 +18,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.errors import MessageError
+from anabranch.errors import MessageError, VersionError
 from anabranch.protocol import messages as m
-from anabranch.protocol.terms import VERSION, Terms
+from anabranch.protocol.terms import VERSION, Terms, difference
 
 MAGIC = b"AB"
 LARGEST = 8 * 2**20
@@ -326,7 +326,7 @@ def decode(raw: bytes, most: int | None = LARGEST) -> m.Message:
         most: bytes; None for any number, in a party's own files.
 
     Raises:
-        MessageError: where they are none, or one of another version of the protocol.
+        MessageError: where they are none; VersionError where they are one of another version of the protocol.
 
     >>> decode(encode(m.Bye(session=3, applied=7, reason="done")))
     Bye(session=3, applied=7, reason='done')
@@ -340,7 +340,7 @@ def decode(raw: bytes, most: int | None = LARGEST) -> m.Message:
     if raw[:2] != MAGIC or len(raw) < 4:
         raise MessageError(f"not a message of Anabranch: it begins with {raw[:4].hex(' ') or 'nothing'}")
     if raw[2] != VERSION:
-        raise MessageError(f"the message is of version {raw[2]} of the protocol, but this is version {VERSION}")
+        raise VersionError(difference("version of the protocol", VERSION, raw[2]))
     if not 1 <= raw[3] <= len(_KINDS):
         raise MessageError(f"there is no message of kind {raw[3]}")
     kind = _KINDS[raw[3] - 1]
