@@ -24,6 +24,7 @@ from anabranch.errors import AnabranchError, ConfigError, ConnectError
 from anabranch.net import asking, keys
 from anabranch.net.asking import ask_http, ask_nats, hidden
 from anabranch.net.broker import LocalBroker
+from anabranch.net.client import ClientParty
 from anabranch.net.connecting import connect, disconnect
 from anabranch.net.credentials import ASKER, Credentials, public_nkey
 from anabranch.net.http import HttpSettings
@@ -46,14 +47,19 @@ def run(
     away: bool = False,
     names: Names | None = None,
     of_times: bool = False,
+    clients: list[ClientParty] | None = None,
 ) -> None:
-    """A test that is given the server, the port of its predictions and the broker's URL, once all rounds are played."""
+    """A test that is given the server, the port of its predictions and the broker's URL, once all rounds are played.
+
+    ``clients`` are put where they are wanted.
+    """
     write_tables(folder)
+    clients = [] if clients is None else clients
 
     async def play() -> None:
         async with LocalBroker(folder / "broker") as broker:
             server = server_of(folder, broker.url, deadline=60.0)  # who is here answers, however busy the machine is
-            clients = [client_of(folder, broker.url, index) for index in (1, 2)]
+            clients.extend(client_of(folder, broker.url, index) for index in (1, 2))
             running = [asyncio.ensure_future(party.run()) for party in (server, *clients)]
             async with predicting(server, settings, Metrics(server), names, of_times=of_times) as port:
                 await until(lambda: server.conversation.rounds == ROUNDS, "all rounds")
@@ -81,8 +87,16 @@ def get(port: int | None, path: str, token: str | None = None) -> tuple[int, Any
 
 
 def test_what_is_predicted_and_that_nothing_changes(tmp_path: Path) -> None:
+    clients: list[ClientParty] = []
+
+    def bits(server: ServerParty) -> list[bytes]:
+        arrays = [server.conversation.compute.arrays(), *(each.conversation.compute.arrays({}) for each in clients)]
+        return [each.tobytes() for of_one in arrays for each in of_one.values()]
+
     async def main(server: ServerParty, port: int, url: str) -> None:
-        before = {name: each.tobytes() for name, each in server.conversation.compute.arrays().items()}
+        steps = [each.before for each in server.conversation.seats]
+        await until(lambda: [each.conversation.applied for each in clients] == steps, "the last steps")
+        before = bits(server)
         status, answer = await asyncio.to_thread(get, port, f"/predict?event={EVENT}-3")
         assert status == 200, answer
         assert answer["round"] == ROUNDS
@@ -95,10 +109,10 @@ def test_what_is_predicted_and_that_nothing_changes(tmp_path: Path) -> None:
         assert (status, lacking["answered"], lacking["replaced"]) == (200, ["bank"], {"shop": "zero"})
         posted = await asyncio.to_thread(ask_http, f"http://127.0.0.1:{port}", {"event": f"{EVENT}-3"})
         assert {**posted, "milliseconds": 0} == {**answer, "milliseconds": 0}
-        assert before == {name: each.tobytes() for name, each in server.conversation.compute.arrays().items()}
+        assert before == bits(server)
         assert server.conversation.rounds == server.conversation.opened == ROUNDS
 
-    run(tmp_path, main, Predictions(port=0))
+    run(tmp_path, main, Predictions(port=0), clients=clients)
 
 
 def test_the_numbers_are_those_of_the_models(tmp_path: Path) -> None:

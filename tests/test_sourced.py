@@ -6,6 +6,7 @@ import asyncio
 import csv
 import json
 import logging
+import math
 import sqlite3
 import threading
 import time
@@ -353,17 +354,23 @@ def sensors(folder: Path, n: int = 120, **labels: Any) -> World:
     return world
 
 
+def moved_of(folder: Path) -> list[int]:
+    """The seconds at which the light has moved."""
+    moved: list[int] = []
+    last = math.inf
+    for i, value in enumerate(lights(folder)):
+        if abs(value - last) > 0.2:
+            moved.append(i)
+            last = value
+    return moved
+
+
 def test_sensors_sample_their_latest_reading_when_any_of_them_is_touched(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     world = sensors(tmp_path, expiry=2.0, coalesce=0.5)
-    light = lights(tmp_path)
-    moved, last = [], None
-    for i, value in enumerate(light):
-        if last is None or abs(value - last) > 0.2:
-            moved.append(i)
-            last = value
+    moved = moved_of(tmp_path)
     touched = {*moved, *range(0, 120, 10)}
     server, clients, _ = world.play()
     assert server.conversation.rounds == len(touched) < 80
@@ -398,15 +405,29 @@ def test_sensors_are_asked_for_what_they_showed_at_a_moment(tmp_path: Path, monk
         looked.append(look(self, name))
         return looked[-1]
 
+    def held(party: Any) -> tuple[bytes, int, dict[str, int], bytes]:
+        """Its running means, how many inputs it keeps, what it has counted, and its parameters."""
+        parameters = [each.tobytes() for each in own.own_arrays(party).values()]
+        return (
+            party._inputs._state.tobytes(),
+            len(party._inputs._kept),
+            dict(party._inputs.counts),
+            b"".join(parameters),
+        )
+
     monkeypatch.setattr(FileSource, "look", recorded)
+    touched = len({*moved_of(tmp_path), *range(0, 120, 10)})
 
     async def main() -> None:
         async with LocalBroker(world.folder / "broker") as broker:
-            server, *_ = parties = [world.party(name, broker.url) for name in ("server", *world.clients)]
+            server, *clients = parties = [world.party(name, broker.url) for name in ("server", *world.clients)]
             async with predicting(server, Predictions(port=0), Metrics(server), world.names, of_times=True) as port:
                 running = [asyncio.ensure_future(party.run()) for party in parties]
-                while server.conversation.rounds < 10:
+                while server.conversation.rounds < touched:
                     await asyncio.sleep(0.01)
+                while not all(party._listening.done() and not party._taken for party in clients):
+                    await asyncio.sleep(0.01)
+                before = [held(party) for party in clients]
                 for at, light, sound in (("00:00:13.5Z", 13, 1), ("01:00:27.5+01:00", 27, 2)):
                     looked.clear()
                     answer = await asyncio.to_thread(ask_http, f"http://127.0.0.1:{port}", {"time": f"2026-01-01T{at}"})
@@ -415,6 +436,7 @@ def test_sensors_are_asked_for_what_they_showed_at_a_moment(tmp_path: Path, monk
                     assert {"sound": str(sounds(tmp_path)[sound])} in looked
                 with pytest.raises(AnabranchError, match="no client has features"):
                     await asyncio.to_thread(ask_http, f"http://127.0.0.1:{port}", {"time": "1999-01-01T00:00:00Z"})
+                assert [held(party) for party in clients] == before  # nothing is learnt of a question
                 for party in parties:
                     party.leave()
                 await asyncio.gather(*running)
