@@ -415,6 +415,10 @@ def test_sensors_are_asked_for_what_they_showed_at_a_moment(tmp_path: Path, monk
             b"".join(parameters),
         )
 
+    def still(party: Any, seat: Any) -> bool:
+        """Whether it has read all, and has its last derivative."""
+        return party._listening.done() and not party._taken and party.conversation.applied == seat.before
+
     monkeypatch.setattr(FileSource, "look", recorded)
     touched = len({*moved_of(tmp_path), *range(0, 120, 10)})
 
@@ -423,9 +427,9 @@ def test_sensors_are_asked_for_what_they_showed_at_a_moment(tmp_path: Path, monk
             server, *clients = parties = [world.party(name, broker.url) for name in ("server", *world.clients)]
             async with predicting(server, Predictions(port=0), Metrics(server), world.names, of_times=True) as port:
                 running = [asyncio.ensure_future(party.run()) for party in parties]
-                while server.conversation.rounds < touched:
-                    await asyncio.sleep(0.01)
-                while not all(party._listening.done() and not party._taken for party in clients):
+                while not (
+                    server.conversation.rounds == touched and all(map(still, clients, server.conversation.seats))
+                ):
                     await asyncio.sleep(0.01)
                 before = [held(party) for party in clients]
                 for at, light, sound in (("00:00:13.5Z", 13, 1), ("01:00:27.5+01:00", 27, 2)):
