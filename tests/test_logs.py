@@ -26,6 +26,8 @@ from anabranch.net.logs import LONGEST, NOISE, JsonLines, Repeats, name_party, s
 from test_metrics import EVENT, FEATURE, NAMES, PATIENCE, ROUNDS, client_settings, server_settings, write_tables
 
 FLOOD = 3000
+LABEL = "271828"
+"""One that is not to be seen either."""
 
 
 @pytest.fixture
@@ -186,6 +188,15 @@ async def flood(url: str) -> None:
 
 
 def test_real_parties_say_little_and_nothing_of_a_sample(tmp_path):
+    def log(name: str) -> str:
+        return (tmp_path / f"{name}.log").read_text()
+
+    def add(name: str, row: str) -> None:
+        """Gives a table a row more, once: what was added before is gone."""
+        first = (tmp_path / name).read_text().splitlines()[: ROUNDS + 1]
+        (tmp_path / "new").write_text("\n".join([*first, row]) + "\n")
+        (tmp_path / "new").replace(tmp_path / name)
+
     write_tables(tmp_path)
     broker = LocalBroker(tmp_path / "broker")
     asyncio.run(broker.start())
@@ -204,6 +215,11 @@ def test_real_parties_say_little_and_nothing_of_a_sample(tmp_path):
         sample = 'anabranch_notes_total{client="shop",kind="garbage"}'
         wait_for(lambda: counted(server, sample) == FLOOD, "the flood")
         wait_for(lambda: counted(server, 'anabranch_notes_total{client="",kind="stranger"}') == FLOOD + 1, "strangers")
+        add("labels.csv", f"{EVENT}-{ROUNDS},{LABEL}")
+        wait_for(lambda: "row 41, column 'label': the label is not in 0..1" in log("server"), "a wrong label")
+        add("bank.csv", f"{EVENT}-{ROUNDS},{FEATURE}x,1")
+        add("labels.csv", f"{EVENT}-{ROUNDS},1")  # the bank is asked for what its file lacked, and reads it again
+        wait_for(lambda: "row 41, column 'x': the cell is not a number" in log("bank"), "a wrong feature")
         for name in NAMES:
             assert counted(address(tmp_path, name), "anabranch_client_joined") == 1
         for process in processes.values():
@@ -216,11 +232,12 @@ def test_real_parties_say_little_and_nothing_of_a_sample(tmp_path):
             process.wait()
         broker.kill()
     for name in processes:
-        text = (tmp_path / f"{name}.log").read_text()
-        for secret in (FEATURE, FEATURE[:6], EVENT, EVENT.encode().hex()):
+        text = log(name)
+        for secret in (FEATURE, FEATURE[:6], EVENT, EVENT.encode().hex(), LABEL):
             assert secret not in text
         assert {line["party"] for line in lines(tmp_path, name)} == {name}
-        assert all("round" in line for line in lines(tmp_path, name)[1:-1])
+        of_files = [line for line in lines(tmp_path, name) if ": row 41, " in line["message"]]  # of no round
+        assert all("round" in line for line in lines(tmp_path, name)[1:-1] if line not in of_files)
         assert len(lines(tmp_path, name)) < 25, text
         assert "connection to the broker is lost" not in text
     garbage = [line["message"] for line in lines(tmp_path, "server") if "not a message" in line["message"]]

@@ -67,7 +67,7 @@ class TableLabels:
         self._read(growing=follow)
 
     def _read(self, *, growing: bool) -> None:
-        reader = open_table(self._path, True)
+        reader = open_table(self._path, True, shown=False)
         names, _ = _events(reader, self._event)
         column = find_column(reader, self._label)
         labels: list[NDArray[np.int32]] = []
@@ -76,7 +76,7 @@ class TableLabels:
             good = good_labels(piece[:, 0], self._classes)
             if good < len(piece):
                 where = reader.where(done + good + 1, column)
-                raise DataError(f"{where}: {label_complaint(piece[good, 0], self._classes)}")
+                raise DataError(f"{where}: {label_complaint(piece[good, 0], self._classes, shown=False)}")
             labels.append(piece[:, 0].astype(np.int32))
             done += len(piece)
         if not labels and not growing:
@@ -177,7 +177,7 @@ class TableFeatures:
         self._read()
 
     def _read(self, *, growing: bool = False) -> None:
-        reader = open_table(self._path, True)
+        reader = open_table(self._path, True, shown=False)
         names, rows = _events(reader, self._event)
         columns = [find_column(reader, name) for name in self._columns]
         parts = list(reader.read(columns))
@@ -191,9 +191,7 @@ class TableFeatures:
         bad = ~np.isfinite(features)
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
-            raise DataError(
-                f"{reader.where(row + 1, columns[column])}: {values[row, column]:g} is larger than float32 holds"
-            )
+            raise DataError(f"{reader.where(row + 1, columns[column])}: the number is larger than float32 holds")
         if growing and _unfinished(self._path):
             del rows[names.pop()]
         self._rows, self._features = rows, features

@@ -181,7 +181,7 @@ class Features:
             if number is not None:
                 _add(state[:, i], number)
                 if not math.isfinite(state[3, i]):
-                    raise DataError(f"column '{column.name}': {number:g} is too large to standardise")
+                    raise DataError(f"column '{column.name}': a number is too large to standardise")
             else:
                 number = _imputed(column, state[:, i])
             if column.standardise:
@@ -189,7 +189,7 @@ class Features:
             if self._mean is not None and self._std is not None:
                 number = (number - self._mean[i]) / self._std[i]
             if not abs(number) <= _LARGEST:
-                raise DataError(f"column '{column.name}': {number:g} is larger than float32 holds")
+                raise DataError(f"column '{column.name}': a number is larger than float32 holds")
             x.append(number)
         return state, np.array(x, np.float32)
 
@@ -242,11 +242,11 @@ def _number(column: Column, value: Any) -> float | None:
     if column.kind == "flag":
         flag = flag_of(value)
         if flag is None:
-            raise DataError(f"{where}: {_shown(value)} is neither true nor false")
+            raise DataError(f"{where}: {_kind(value)} is neither true nor false")
         return flag
     if isinstance(value, date | datetime | time | np.datetime64):
         raise DataError(
-            f"{where}: {_shown(value)} is a time, which a model cannot take: make a number of it, such as the hour or "
+            f"{where}: {_kind(value)} is a time, which a model cannot take: make a number of it, such as the hour or "
             "the days since something"
         )
     try:
@@ -255,13 +255,13 @@ def _number(column: Column, value: Any) -> float | None:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise DataError(
-            f"{where}: {_shown(value)} is not a number: has the column changed its type? A column of words is of "
+            f"{where}: {_kind(value)} is not a number: has the column changed its type? A column of words is of "
             "kind = 'category'"
         ) from None
     if math.isnan(number):
         return None
     if math.isinf(number):
-        raise DataError(f"{where}: {_shown(value)} is not a finite number")
+        raise DataError(f"{where}: {_kind(value)} is not a finite number")
     return number
 
 
@@ -315,5 +315,6 @@ def _standardised(state: State, number: float) -> float:
     return float((number - first - mean) / np.sqrt(variance)) if variance > 0 else 0.0
 
 
-def _shown(value: Any) -> str:
-    return f"'{value}'" if isinstance(value, str) else f"{value!r:.60}"
+def _kind(value: Any) -> str:
+    """What a value is, without the value: a log has what is wrong with a row, and nothing that is in it."""
+    return "a text" if isinstance(value, str) else f"a value of type {type(value).__name__}"

@@ -31,8 +31,11 @@ _PARQUET_ROWS = 1024
 _SNIFF = 1 << 20
 
 
-def open_table(path: Path, header: Literal["auto"] | bool) -> Reader:
-    """The reader for ``path``: Parquet where the name says so, else CSV. Raises DataError where it cannot be one."""
+def open_table(path: Path, header: Literal["auto"] | bool, *, shown: bool = True) -> Reader:
+    """The reader for ``path``: Parquet where the name says so, else CSV. Raises DataError where it cannot be one.
+
+    Where its errors may be logged, ``shown`` is false: they name the place of a wrong value, and not the value.
+    """
     if header not in ("auto", True, False):
         raise ConfigError(f"header is {header!r}: must be 'auto', True or False")
     if not path.exists():
@@ -43,7 +46,9 @@ def open_table(path: Path, header: Literal["auto"] | bool) -> Reader:
         if path.stat().st_size == 0:
             raise DataError(f"{path}: the file is empty")
         name = path.name.lower().removesuffix(".gz")
-        return ParquetReader(path) if name.endswith((".parquet", ".pq")) else CsvReader(path, header)
+        reader = ParquetReader(path) if name.endswith((".parquet", ".pq")) else CsvReader(path, header)
+    reader.shown = shown
+    return reader
 
 
 class Reader(ABC):
@@ -55,6 +60,8 @@ class Reader(ABC):
         """The columns' names, in the file's order."""
         self.rows: int | None = None
         """How many rows, once that is known."""
+        self.shown = True
+        """Whether errors show the value that is wrong."""
 
     @abstractmethod
     def _pieces(self, columns: Sequence[int], *, numbers: bool = True) -> Iterator[list[Any]]:
@@ -81,7 +88,8 @@ class Reader(ABC):
                     row, j = (int(i) for i in np.argwhere(bad)[0])
                     if row:
                         yield x[:row]
-                    raise DataError(f"{self.where(done + row + 1, columns[j])}: {_complaint(piece[j][row].as_py())}")
+                    what = _complaint(piece[j][row].as_py(), shown=self.shown)
+                    raise DataError(f"{self.where(done + row + 1, columns[j])}: {what}")
                 done += len(x)
                 if len(x):
                     yield x
@@ -221,12 +229,12 @@ def _is_number(cell: str | None) -> bool:
     return "_" not in (cell or "")  # Python reads 1_000 as a number; a table does not.
 
 
-def _complaint(cell: Any) -> str:
+def _complaint(cell: Any, *, shown: bool) -> str:
     if cell is None or (isinstance(cell, str) and not cell.strip()):
         return "the cell is empty"
     if isinstance(cell, str) and not _is_number(cell):
-        return f"'{cell}' is not a number"
-    return f"{cell} is not a finite number"
+        return f"'{cell}' is not a number" if shown else "the cell is not a number"
+    return f"{cell if shown else 'the cell'} is not a finite number"
 
 
 @contextmanager

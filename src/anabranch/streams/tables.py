@@ -155,11 +155,12 @@ def good_labels(y: NDArray[np.float64], classes: int) -> int:
     return int(np.argmax(bad)) if bad.any() else len(y)
 
 
-def label_complaint(label: float, classes: int | None) -> str:
+def label_complaint(label: float, classes: int | None, *, shown: bool = True) -> str:
     """What is wrong with a bad label."""
+    which = f"the label {label:g}" if shown else "the label"
     if label != np.floor(label):
-        return f"the label {label:g} is not a whole number"
-    return f"the label {label:g} is " + ("negative" if classes is None else f"not in 0..{classes - 1}")
+        return f"{which} is not a whole number"
+    return f"{which} is " + ("negative" if classes is None else f"not in 0..{classes - 1}")
 
 
 _MOST_CLASSES = 1_000_000
