@@ -107,6 +107,28 @@ def test_messages_are_events_and_given_again_until_they_are_safe(tmp_path: Path)
     with_broker(tmp_path, body)
 
 
+def test_messages_whose_times_go_back_or_are_the_same_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        await tell(js, ("x", 5, 50), ("y", 1, 10), ("x", 2, 20), ("x", 2, 21))
+        source = opened(broker, ack_wait=0.5)
+        events = await first(source, 4)
+        assert short(events) == [("x", 5, 50), ("y", 1, 10), ("x", 2, 20), ("x", 2, 21)]
+        assert events[2].name == events[3].name == NAMES.of("x", 2_000_000)  # one round
+        assert [at(source, "x", s) for s in (2, 5)] == [21, 50]
+        assert source.counts == {"back in time": 1, "duplicate": 1}
+        await source.close()
+        again = opened(broker, ack_wait=0.5)  # what is given again says nothing new
+        await first(again, 4)
+        assert again.counts == {}
+        await again.close()
+        assert "a reading of 1970-01-01 00:00:02 UTC has come after a later one of its entity" in caplog.text
+        assert "two readings of one entity are both of 1970-01-01 00:00:02 UTC: they are one event" in caplog.text
+
+    with_broker(tmp_path, body)
+
+
 def test_what_is_not_safe_for_long_is_not_given_again_meanwhile(tmp_path: Path) -> None:
     async def body(broker: LocalBroker, js: JetStreamContext) -> None:
         await tell(js, ("x", 1, 10))

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.sources.base import Reading
+from anabranch.net.sourced import SourceSamples
+from anabranch.sources.base import Happening, Reading
 from anabranch.sources.cursor import Cursor
 from anabranch.sources.files import FileSource
 from anabranch.sources.labels import LateLabel, SourceLabels
@@ -79,6 +80,41 @@ def test_a_label_that_is_no_class_is_left_out_and_counted(caplog: pytest.LogCapt
     assert [each.label for each in run(all_of(labels))] == [0, 2, 1, 2]
     assert labels.counts == {"no class": 6}
     assert "column 'y': the label 3 is none of 0 to 2, and is left out" in caplog.text
+
+
+def test_a_second_label_of_an_event_opens_no_second_round(caplog: pytest.LogCaptureFixture) -> None:
+    """Whether the round is still to come or over; each is safe once the round is."""
+    safe: list[int] = []
+    over: set[bytes] = set()
+
+    class Told(PythonSource):
+        async def readings(self) -> AsyncIterator[Happening]:
+            for i, time in enumerate([1, 2, 1, 2]):
+
+                async def acknowledge(i: int = i) -> None:
+                    safe.append(i)
+
+                yield Happening(NAMES.of("x", time), Reading("x", time, {"y": i % 2}), acknowledge)
+
+    labels = SourceLabels(Told(NAMES), "y", 2)
+
+    async def main() -> list[tuple[bytes, int]]:
+        samples = SourceSamples(labels)
+        samples.played = over.__contains__
+        taken = []
+        for i in range(4):
+            if i == 3:  # the round of the second is over
+                over.add(NAMES.of("x", 2))
+                samples.taken.is_safe(NAMES.of("x", 2))
+            await samples.more()
+            taken += samples.take(9)
+        await samples.taken.end()
+        return taken
+
+    assert run(main()) == [(NAMES.of("x", 1), 0), (NAMES.of("x", 2), 1)]
+    assert labels.counts == {"duplicate": 2}
+    assert sorted(safe) == [1, 3]
+    assert "a label of an event that has its round already is left out" in caplog.text
 
 
 def test_a_message_may_tell_of_an_event_of_before() -> None:

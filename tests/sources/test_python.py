@@ -70,6 +70,12 @@ def test_what_is_no_reading_at_all_is_an_error(given: Any, said: str) -> None:
         run(play(PythonSource(NAMES, gives(given))))
 
 
+def test_times_that_go_back_or_are_the_same_are_counted() -> None:
+    source = PythonSource(NAMES, gives(("x", 5, {}), ("x", 2, {}), ("y", 1, {}), ("x", 5, {}), ("x", 6, {})))
+    assert len(run(play(source))) == 5
+    assert source.counts == {"back in time": 1, "duplicate": 1}
+
+
 def test_a_clock_that_is_hours_ahead_is_noted_and_the_reading_counts(caplog: pytest.LogCaptureFixture) -> None:
     now = 1_000_000.0
     readings = gives(("x", int((now + 3600) * 1e6), {"a": 1}), ("x", int((now + 7201) * 1e6), {"a": 2}))

@@ -194,6 +194,20 @@ def test_rows_without_an_entity_are_left_out_and_passed(
     assert Cursor(tmp_path / "cursor", "orders").position == [2, 2]
 
 
+def test_two_rows_of_one_entity_and_time_are_one_event(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+    order = [("x", 1), ("y", 1), ("x", 1), ("x", 2)]
+    add(database, *((i, who, t, 10 * i) for i, (who, t) in enumerate(order, 1)))
+    source = opened(database)
+    events = run(play(source))
+    assert [each.name for each in events] == [
+        NAMES.of(who, t * 1_000_000) for who, t in zip("xyxx", (1, 1, 1, 2), strict=True)
+    ]
+    assert source.counts == {"duplicate": 1}
+    assert at(source, "x", 1) == 30  # the last of them
+    assert "two rows of one entity are both of 1970-01-01 00:00:01 UTC: they are one event" in caplog.text
+    run(source.close())
+
+
 def test_a_clock_that_is_ahead_is_noted(database: Database) -> None:
     add(database, (1, "x", 10_000, 1), (2, "x", 2_000, 1))
     source = opened(database, clock=lambda: 1000.0)

@@ -234,6 +234,7 @@ class _FromSource:
 
     def __init__(self, labels: SourceLabels) -> None:
         self._labels = labels.labels()
+        self._notes = labels.notes
         self._here: deque[LateLabel] = deque()
         self._ended = False
         self.taken = _Taken()
@@ -279,6 +280,8 @@ class SourceSamples(_FromSource):
                 self.taken.let_go(each)
             elif self.taken.add(each.name, each):
                 taken.append((each.name, each.label))
+                continue
+            self._notes.note("duplicate", "a label of an event that has its round already is left out")
         return taken
 
     def label(self, event: bytes) -> int | None:

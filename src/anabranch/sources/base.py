@@ -98,6 +98,21 @@ class Notes:
             _log.warning("%s: %s%s", self._where, text, f" ({kind}: {count:,} by now)" if count > 1 else "")
 
 
+def note_place(notes: Notes, reading: Reading, place: str) -> None:
+    """Notes a reading that is older than another of its entity, or of the same time."""
+    if place == "before others":
+        notes.note(
+            "back in time",
+            f"a reading of {text_of(reading.time)} has come after a later one of its entity: it counts by its own time",
+        )
+    if place == "again":
+        notes.note(
+            "duplicate",
+            f"two readings of one entity are both of {text_of(reading.time)}: they are one event, with the features of "
+            "the first",
+        )
+
+
 class ClockCheck:
     """Notes readings that are from the future, by this machine's clock: some clock is wrong, or a time zone.
 

@@ -24,7 +24,7 @@ from nats.js import errors as js_errors
 
 from anabranch.errors import ConfigError, DataError, OutputError
 from anabranch.sources.aside import Aside
-from anabranch.sources.base import AsOf, ClockCheck, Happening, Notes, Reading, check_as_of
+from anabranch.sources.base import AsOf, ClockCheck, Happening, Notes, Reading, check_as_of, note_place
 from anabranch.sources.latest import Latest
 from anabranch.sources.names import Names, entity_text
 from anabranch.sources.times import UNITS, micros
@@ -199,7 +199,10 @@ class JetStreamSource:
             await self._acknowledge(message)
             return None
         self._ahead.check(reading)
-        self._latest.add(reading)
+        place = self._latest.add(reading)
+        # A message that is given again is none of these, and a bucket has those of the stream too.
+        if self._event_time is None and self._bucket is None and message.metadata.num_delivered == 1:
+            note_place(self._notes, reading, place)
         self._under_way[number] = message
 
         async def acknowledge() -> None:

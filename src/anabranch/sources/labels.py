@@ -42,7 +42,7 @@ class SourceLabels:
     def __init__(self, source: Source, column: str, classes: int) -> None:
         self._source, self._column, self._classes = source, column, classes
         self.counts: Counter[str] = source.counts
-        self._notes = Notes(self.counts, "labels")
+        self.notes = Notes(self.counts, "labels")
 
     async def labels(self) -> AsyncIterator[LateLabel]:
         """Each label, as it comes."""
@@ -55,7 +55,7 @@ class SourceLabels:
             if is_missing(value):
                 self.counts["without a label"] += 1
             else:
-                self._notes.note(
+                self.notes.note(
                     "no class",
                     f"column '{self._column}': the label {value!r} is none of 0 to {self._classes - 1}, and is left "
                     "out: is the number of classes right?",

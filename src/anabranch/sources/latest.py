@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from anabranch.checks import whole
 from anabranch.sources.base import Reading
 from anabranch.sources.names import Names
 
 ENTITIES, HISTORY = 1_000_000, 16
+Place: TypeAlias = Literal["last", "before others", "again"]
+"""Where a reading is among those of its entity; again, where there is one of the same time."""
 
 
 class Latest:
@@ -25,7 +27,10 @@ class Latest:
     >>> names = Names(bytes(32))
     >>> latest = Latest(names)
     >>> for time in (10, 30, 20):
-    ...     latest.add(Reading("x", time, {"a": time}))
+    ...     print(latest.add(Reading("x", time, {"a": time})))
+    last
+    last
+    before others
     >>> [latest.look(names.of("x", time)) for time in (5, 25, 99)]
     [None, {'a': 20}, {'a': 30}]
     """
@@ -38,16 +43,21 @@ class Latest:
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, reading: Reading) -> None:
-        """One more reading; of two of the same time the later one counts."""
+    def add(self, reading: Reading) -> Place:
+        """One more reading, and where it is among those of its entity; of two of the same time the later one counts."""
         key = self._names.hash(reading.entity)
         _, readings = self._held.setdefault(key, (reading.entity, []))
         self._held.move_to_end(key)
+        begin = bisect_left(readings, reading.time, key=_time)
+        place: Place = "last" if begin == len(readings) else "before others"
+        if begin < len(readings) and readings[begin].time == reading.time:
+            place = "again"
         insort(readings, reading, key=_time)
         if len(readings) > self._history:
             del readings[0]
         if len(self._held) > self._entities:
             self._held.popitem(last=False)
+        return place
 
     def remove(self, entity: str) -> None:
         """An entity is known no more."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from typing import Any, TypeAlias
 
 from anabranch.errors import DataError
-from anabranch.sources.base import ClockCheck, Happening, Notes, Reading
+from anabranch.sources.base import ClockCheck, Happening, Notes, Reading, note_place
 from anabranch.sources.latest import Latest
 from anabranch.sources.names import Names, entity_text
 from anabranch.sources.times import micros
@@ -86,7 +86,7 @@ class PythonSource:
                 self._notes.note("unusable", f"a reading is left out: {error}")
                 continue
             self._ahead.check(reading)
-            self._latest.add(reading)
+            note_place(self._notes, reading, self._latest.add(reading))
             yield Happening(self._names.of(reading.entity, reading.time), reading)
 
     def look(self, name: bytes) -> Mapping[str, Any] | None:

@@ -27,7 +27,7 @@ from anabranch.sources.database import (
 )
 from anabranch.sources.entities import KnownEntities, json_of, values_of
 from anabranch.sources.names import Names, entity_text
-from anabranch.sources.times import UNITS, micros
+from anabranch.sources.times import UNITS, micros, text_of
 
 BATCH = 1000
 """Rows of one query."""
@@ -126,6 +126,9 @@ class SqlSource:
         self._sqlite = self._engine.dialect.name == "sqlite"
         self._away = False
         self._again = 0.0
+        self._moment: int | None = None
+        self._of_moment: set[bytes] = set()
+        """The events of the last row's time."""
         try:
             self._begin(table, time, id, entity, event_time or time, columns)
             self._known = (
@@ -215,6 +218,15 @@ class SqlSource:
                 self._cursor.safe(place)
             return None
         self._ahead.check(reading)
+        if reading.time != self._moment:
+            self._moment, self._of_moment = reading.time, set()
+        if name in self._of_moment:
+            self._notes.note(
+                "duplicate",
+                f"two rows of one entity are both of {text_of(reading.time)}: they are one event, with the features of "
+                "the last of them that is there",
+            )
+        self._of_moment.add(name)
         cursor = self._cursor
         if cursor is None:
             return Happening(name, reading)
