@@ -382,18 +382,25 @@ def test_sensors_sample_their_latest_reading_when_any_of_them_is_touched(
     assert caplog.text.count("the labels have ended; ") == 1
 
 
+@pytest.mark.parametrize("behind", [False, True], ids=["moved", "a clock that is hours behind"])
 def test_labels_of_moments_at_which_nothing_happened_are_told_apart(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, behind: bool
 ) -> None:
     world = sensors(tmp_path)
+    if behind:
+        text = (tmp_path / "room1.csv").read_text()
+        (tmp_path / "room1.csv").write_text(text.replace("2026/01/01,00:", "2025/12/31,22:"))
+        world._texts["server"]["clients"][1]["missing"] = "zero"
     server, _, _ = world.play(lambda server: server.late.waiting.counts["happened"] and server.late.without_event > 50)
     assert server.late is not None
     waiting = server.late.waiting
     # Of each second there is a label, and the last event is that of second 110 or later.
-    assert 50 < server.late.without_event <= 120 - waiting.counts["happened"]
+    assert 50 < server.late.without_event <= 120 - waiting.counts["labelled"]
+    assert (waiting.counts["labelled"] < waiting.counts["happened"]) == behind
     assert server_status(server, 0.0)["labels"]["without event"] == server.late.without_event
     assert waiting.counts["unknown"] == 0
     assert "are of moments without an event so far" in caplog.text
+    assert "else look at clocks, time zones and grain" in caplog.text
 
 
 def test_sensors_are_asked_for_what_they_showed_at_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
