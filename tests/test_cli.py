@@ -29,6 +29,7 @@ from anabranch.cli.common import STOPPED, errors
 from anabranch.configfile import load, preset_text
 from anabranch.errors import DataError
 from anabranch.output import FILES
+from anabranch.protocol.missing import Last, Wait
 from anabranch.streams import digits
 from small_runs import SMALL_MODEL, write_digits, write_rooms
 
@@ -355,12 +356,19 @@ def test_help_and_version_do_not_wait_for_jax() -> None:
 def test_the_examples_in_the_help_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[str] = []
     monkeypatch.setattr(cli.run, "_train", lambda source, *_, **__: trained.append(source.name) or 0)
+    federations: list[tuple[Any, ...]] = []
+
+    def federate(source: Any, config: Any, pace: Any, nats: Any, *_: Any, **__: Any) -> int:
+        federations.append((config.model.clients, pace, nats))
+        return 0
+
+    monkeypatch.setattr(cli.up, "_up", federate)
     Path("runs/long").mkdir(parents=True)
     stored = {"name": "long", "config": load("imnist").to_dict()}
     Path("runs/long/result.json").write_text(json.dumps(stored))
     examples = [
         line.strip().split("  ")[0].split(" > ")[0]
-        for command in (cli.run.EXAMPLES, cli.show.EXAMPLES)
+        for command in (cli.run.EXAMPLES, cli.show.EXAMPLES, cli.up.EXAMPLES)
         for line in command.splitlines()
         if line.startswith("anabranch ")
     ]
@@ -369,6 +377,23 @@ def test_the_examples_in_the_help_are_accepted(monkeypatch: pytest.MonkeyPatch) 
         done = anabranch_(*shlex.split(example)[1:])
         assert done.exit_code == 0, (example, done.output)
     assert {"imnist", "higgs", "long"} <= set(trained)
+    assert [clients for clients, *_ in federations] == [4, 16, 4]
+    assert [(pace.in_flight, pace.missing[0], nats) for _, pace, nats in federations] == [
+        (1, Wait(), None),
+        (64, Wait(), None),
+        (1, Last(20), "nats://127.0.0.1:4222"),
+    ]
+
+
+def test_a_federation_that_cannot_begin_leaves_no_folder(rooms: str, tmp_path: Path) -> None:
+    for more, said in (
+        (("--set", "measure_regret=true"), "which a federation does not have: simulate it"),
+        (("--nats", "nats://127.0.0.1:1"), "there is no broker at nats://127.0.0.1:1"),
+    ):
+        done = anabranch_("up", rooms, *more)
+        assert done.exit_code == 2
+        assert said in " ".join(done.stderr.split())
+        assert not Path("runs").exists()
 
 
 def test_output_on_a_full_disk_is_one_message() -> None:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from anabranch.cli import app
+from anabranch.net.broker import LocalBroker
 from anabranch.net.connecting import connect
 from anabranch.output import FILES
 from anabranch.protocol import messages as m
@@ -37,6 +39,7 @@ from real_federations import (
     wait_for,
     write_run,
 )
+from small_runs import SMALL_MODEL, write_digits
 
 
 def test_ten_parties_are_killed_and_the_result_is_the_same_to_the_bit(tmp_path: Path) -> None:
@@ -270,9 +273,9 @@ def test_ctrl_c_ends_all_and_the_same_command_goes_on(tmp_path: Path) -> None:
     # In the middle of the rounds.
     second = up()
     wait_for(lambda: list((folder / "server" / "rounds").glob("*.log")), "rounds")
-    second.send_signal(signal.SIGINT)
+    second.send_signal(signal.SIGTERM)
     said = second.communicate(timeout=PATIENCE)[1]
-    assert second.returncode == 130, said
+    assert second.returncode == 143, said
     assert not processes_of(folder)
     rounds = json.loads((folder / "result.json").read_text())
     assert rounds["stopped"] == "interrupted"
@@ -304,6 +307,41 @@ def test_ctrl_c_ends_all_and_the_same_command_goes_on(tmp_path: Path) -> None:
     for name in ("model.safetensors", "curve.csv"):
         assert (folder / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
     assert {*FILES} <= {each.name for each in folder.iterdir()}
+    # What is counted on the wire is that of all its processes.
+    assert min(_wire(folder, "in", "Embeddings", "messages").values()) >= 5000
+
+
+def test_a_federation_over_a_broker_that_is_there_already(tmp_path: Path) -> None:
+    """Other clients than the preset's, several rounds in flight, and a table of how they are."""
+    more = ["--rounds", "300", "--clients", "2", "--in-flight", "8", "--out", str(tmp_path / "fed")]
+    more += ["--set", SMALL_MODEL, "--data-dir", str(write_digits(tmp_path / "digits"))]
+
+    async def up() -> tuple[int, str]:
+        async with LocalBroker(tmp_path / "broker") as broker:
+            command = [sys.executable, "-m", "anabranch", "up", "imnist", *more, "--nats", broker.url]
+            process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=STDOUT)
+            said, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+            return process.returncode or 0, said.decode()
+
+    code, said = asyncio.run(up())
+    assert code == 0, said
+    assert "300" in said
+    assert not (tmp_path / "fed" / "broker").exists()
+    result = json.loads((tmp_path / "fed" / "result.json").read_text())
+    assert (result["rounds"], result["stopped"]) == (300, None)
+    of = result["settings"]["federation"]
+    assert [counts["answered"] for counts in of["clients"]] == [300, 300]
+    assert len(of["clients"]) == 2
+    assert all(0 < delay < 8 for delay in of["max_delay"])
+    embeddings = _wire(tmp_path / "fed", "in", "Embeddings", "bytes")
+    assert min(embeddings.values()) > 300 * 3 * 4
+    assert min(_wire(tmp_path / "fed", "in", "Embeddings", "messages").values()) < 300
+
+
+def _wire(folder: Path, direction: str, kind: str, what: str) -> dict[int, int]:
+    """What is counted of each client."""
+    wire = json.loads((folder / "result.json").read_text())["settings"]["federation"]["wire"]
+    return {each["client"]: each[what] for each in wire if (each["direction"], each["kind"]) == (direction, kind)}
 
 
 def test_what_is_killed_under_up_is_started_again(tmp_path: Path) -> None:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from anabranch.cli.common import INTERRUPTED, STOPPED, DataDirOption, SetOption, SourceArgument, errors, loading
+from anabranch.cli.common import (
+    INTERRUPTED,
+    STOPPED,
+    TERMINATED,
+    DataDirOption,
+    SetOption,
+    SourceArgument,
+    errors,
+    loading,
+)
 
 if TYPE_CHECKING:
     from anabranch.config import Config
@@ -52,7 +61,7 @@ def up(
     It writes the files of 'anabranch run', and a folder for each party with its settings, log and checkpoints. Ctrl-C
     stops it cleanly; the same command with the same --out goes on.
 
-    Exit codes: 0 done; 2 something is wrong; 3 training could not go on; 130 Ctrl-C.
+    Exit codes: 0 done; 2 something is wrong; 3 training could not go on; 130 Ctrl-C; 143 SIGTERM.
     """
     notes = Console(stderr=True)
     with errors(notes), loading():
@@ -109,19 +118,21 @@ def _up(
 
     begun = out is not None and (out / RUN).exists()
     folder = output.prepare(out, f"{source.name}-federation", force=begun)
-    with display.notices(notes):
-        run = assemble.replay(config)
     name = "local" if nats is None else f"local-{time.time_ns() % 10**10}"
-    federation = LocalFederation(config, folder.path, run.clients, pace, url=nats, federation=name)
     goes_on = f"the same command with --out {folder.path} goes on"
+    federation = None
     try:
-        code, seconds, interrupted = asyncio.run(_watch(federation, config.rounds, notes, quiet=quiet))
-    except AnabranchError:
-        if federation.started:
+        with display.notices(notes):
+            run = assemble.replay(config)
+        federation = LocalFederation(config, folder.path, run.clients, pace, url=nats, federation=name)
+        code, seconds, pressed = asyncio.run(_watch(federation, config.rounds, notes, quiet=quiet))
+    except BaseException as error:
+        folder.discard()
+        if isinstance(error, AnabranchError) and federation is not None and federation.started:
             display.note(notes, f"once that is mended, {goes_on}; the parties' logs are in {folder.path}/*/{LOG}")
         raise
     stopped = None
-    if interrupted:
+    if pressed is not None:
         stopped = "interrupted"
     elif code:
         stopped = federation.last_words(federation.parties[0])
@@ -130,9 +141,9 @@ def _up(
     output.write(folder.path, result, origin)
     if not quiet:
         display.summary(Console(), result, f"federation: {config.title()}", folder.path)
-    if interrupted:
+    if pressed is not None:
         display.note(notes, f"interrupted; {goes_on}")
-        return INTERRUPTED
+        return TERMINATED if pressed == signal.SIGTERM else INTERRUPTED
     if code:
         display.error(notes, str(stopped))
         return STOPPED
@@ -141,16 +152,16 @@ def _up(
 
 async def _watch(
     federation: LocalFederation, rounds: int | None, notes: Console, *, quiet: bool
-) -> tuple[int, float, bool]:
-    """Runs it with a live table; returns the exit code, the seconds of its rounds, and whether Ctrl-C ended it."""
+) -> tuple[int, float, int | None]:
+    """Runs it with a live table; returns the exit code, the seconds of its rounds, and which signal has ended it."""
     from rich.live import Live
 
     from anabranch import display
     from anabranch.net.table import Rates, table
 
-    interrupted = asyncio.Event()
+    pressed: asyncio.Queue[int] = asyncio.Queue()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
+        asyncio.get_running_loop().add_signal_handler(number, pressed.put_nowait, number)
     rates = Rates()
     shown: list[dict[str, Any]] = []
     with Live(console=notes, refresh_per_second=4, transient=True) if not quiet else _Nothing() as live:
@@ -164,13 +175,13 @@ async def _watch(
         live.update(f"starting {len(federation.parties)} processes in {federation.folder}")
         async with federation:
             waiting = asyncio.ensure_future(federation.wait(tell, lambda text: display.note(notes, text)))
-            pressed = asyncio.ensure_future(interrupted.wait())
-            await asyncio.wait({waiting, pressed}, return_when=asyncio.FIRST_COMPLETED)
+            first = asyncio.ensure_future(pressed.get())
+            await asyncio.wait({waiting, first}, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
-                pressed.cancel()
-                return waiting.result(), rates.seconds, False
+                first.cancel()
+                return waiting.result(), rates.seconds, None
             await federation.stop()
-            return await waiting, rates.seconds, True
+            return await waiting, rates.seconds, first.result()
 
 
 class _Nothing:

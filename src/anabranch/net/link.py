@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nats import errors
 from nats.aio.client import Client
@@ -175,6 +175,15 @@ class Link:
     def _count(self, counted: Counted, size: int) -> None:
         self.bytes[counted] += size
         self.messages[counted] += 1
+
+    def state(self) -> list[list[Any]]:
+        """What is counted, as JSON values: direction, kind, client, bytes and messages of each."""
+        return [[*counted, size, self.messages[counted]] for counted, size in sorted(self.bytes.items())]
+
+    def restore(self, state: list[list[Any]]) -> None:
+        """Goes on counting from there; the inverse of `state`."""
+        for *counted, size, messages in state:
+            self.bytes[Counted(*counted)], self.messages[Counted(*counted)] = size, messages
 
     async def close(self) -> None:
         """Sends what is still to be sent, and hangs up."""

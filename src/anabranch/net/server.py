@@ -153,6 +153,7 @@ class ServerParty(Engine):
                 self.conversation.restore(own, found.state["talk"])
                 totals = {n.removeprefix("ledger/"): a for n, a in found.arrays.items() if n.startswith("ledger/")}
                 self.ledger.restore(totals, found.state["ledger"])
+                self.link.restore(found.state["wire"])
             except (ValueError, KeyError, TypeError) as error:
                 raise CheckpointError(
                     f"{found.path}: is the checkpoint of another model, update or federation ({error}): name another "
@@ -483,7 +484,7 @@ class ServerParty(Engine):
         own, talk = self.conversation.state()
         totals, ledger = self.ledger.state()
         arrays = {f"talk/{n}": a.copy() for n, a in own.items()} | {f"ledger/{n}": a.copy() for n, a in totals.items()}
-        values = {"terms": asdict(self.conversation.terms), "talk": talk, "ledger": ledger}
+        values = {"terms": asdict(self.conversation.terms), "talk": talk, "ledger": ledger, "wire": self.link.state()}
         return arrays, values
 
     def _saved(self, values: dict[str, Any]) -> None:

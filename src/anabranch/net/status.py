@@ -71,7 +71,7 @@ def _common(party: ServerParty | ClientParty) -> dict[str, Any]:
     return {
         "connected": party.link.connected,
         "notes": notes,
-        "bytes": [[*counted, size, party.link.messages[counted]] for counted, size in sorted(party.link.bytes.items())],
+        "bytes": party.link.state(),
     }
 
 

@@ -24,7 +24,7 @@ from anabranch.errors import AnabranchError, ConfigError
 from anabranch.files import replace_file, writing
 from anabranch.models import SplitModel
 from anabranch.net import assemble, partyfile
-from anabranch.net.broker import LocalBroker
+from anabranch.net.broker import LocalBroker, find_binary
 from anabranch.net.client import STATE as CLIENT_STATE
 from anabranch.net.connecting import connect, disconnect
 from anabranch.net.credentials import CONNECTION, Credentials
@@ -41,7 +41,7 @@ LAST_LINES = 5
 KILLED = 3
 """What was killed so often, and no round was played in between, is not started again."""
 WIRE = ("direction", "kind", "client", "bytes", "messages")
-"""What is counted on the wire, as the server's last process saw it; client 0 is all of them."""
+"""What is counted on the wire at the server, in all its processes; client 0 is all clients."""
 STOPPED = 3
 """The exit code of a server whose training cannot go on."""
 
@@ -127,7 +127,9 @@ class LocalFederation:
 
     async def __aenter__(self) -> LocalFederation:
         try:
-            if self._url is not None:  # a party would wait for it, and nobody would see for what
+            if self._url is None:
+                find_binary()
+            else:  # a party would wait for it, and nobody would see for what
                 await disconnect(await connect(Credentials((self._url,), self.federation, "server", 0)))
             self._stack.enter_context(locked(self.folder))
             await self._wait_until_free()
@@ -360,7 +362,7 @@ def collect(
     federation = {
         "clients": ledger.missing,  # in how many rounds each answered, or was replaced in which way
         "max_delay": [each["max_delay"] for each in status.get("clients", ())],
-        "wire": [dict(zip(WIRE, each, strict=True)) for each in status.get("bytes", ())],
+        "wire": [] if found is None else [dict(zip(WIRE, each, strict=True)) for each in found.state["wire"]],
         "notes": status.get("notes", {}),
         "labels": status.get("labels"),  # what became of those that came late; None where none does
     }
