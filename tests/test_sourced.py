@@ -34,10 +34,13 @@ from anabranch.net.partyfile import Predictions
 from anabranch.net.predicting import predicting
 from anabranch.net.server import ServerParty
 from anabranch.net.status import server_status
+from anabranch.protocol import messages as m
+from anabranch.sources.features import Column, Features
 from anabranch.sources.files import FileSource
 from anabranch.sources.names import Names, read_key, write_key
 from anabranch.sources.sql import SqlSource
 from databases import Sqlite
+from federations import sent
 from message_brokers import message_broker
 from source_playing import play, run
 
@@ -569,6 +572,8 @@ def test_features_of_a_plain_table_have_no_readings(tmp_path: Path) -> None:
 def test_other_features_need_another_folder(tmp_path: Path) -> None:
     world = sensors(tmp_path)
     party = world.party("room2", "nats://127.0.0.1:1")
+    (hello,) = sent(party.conversation.hello(), m.Hello)
+    assert hello.schema == Features([Column("sound")]).schema != Features([Column("sound", missing="zero")]).schema
     party._inputs.look(world.names.of("", 1_767_225_600_000_000))
     run(party._source.close())
     world._texts["room2"]["features"]["columns"] = [{"name": "sound", "missing": "zero"}]

@@ -169,7 +169,10 @@ class JetStreamSource:
                     self._gone(error)
                 continue
             except js_errors.NotFoundError as error:
-                raise ConfigError(f"{self._where}: the broker has none of this name ({error.description})") from error
+                raise ConfigError(
+                    f"{self._where}: the broker has none of this name ({error.description}): whoever runs it makes the "
+                    "stream once (docs/sources.md, Messages)"
+                ) from error
             except _AWAY as error:
                 subscription = None
                 await self._wait(error)
@@ -287,7 +290,10 @@ class JetStreamSource:
                         self._entry(bucket, entry)
             except (js_errors.BucketNotFoundError, js_errors.NotFoundError) as error:
                 if not ready.is_set():
-                    raise ConfigError(f"bucket '{bucket}': the broker has none of this name") from error
+                    raise ConfigError(
+                        f"bucket '{bucket}': the broker has none of this name: whoever runs it makes the bucket once "
+                        "(docs/sources.md, Messages)"
+                    ) from error
                 await self._wait(error)
             except OutputError:  # an OSError as well, and not the broker's
                 raise
