@@ -138,6 +138,32 @@ def test_derivatives_are_sent_again_in_pieces_and_not_at_every_answer(server, mo
     assert again(1.5) == [(0, 1), (2, 3), (4,)]
 
 
+def test_a_client_that_says_hello_again_and_again_is_not_sent_all_each_time(server):
+    for t in range(5):
+        for client in range(1, 5):
+            server.receive(client, answer((t,), server.seats[client - 1].before), 0.0)
+        server.open([name(t + 1)], [0], 0.0)
+    hello, sessions = hello_of(Setting().client(1)), iter(range(100, 200))
+
+    def sent(actions) -> list[tuple[int, m.Rounds]]:
+        messages = [each.message for each in actions if isinstance(each, Send)]
+        return [(each.session, each.rounds) for each in messages if isinstance(each, m.Derivatives)]
+
+    def again(now: float, applied: int = m.NONE) -> list[tuple[int, m.Rounds]]:
+        return sent(server.receive(1, dataclasses.replace(hello, session=next(sessions), applied=applied), now))
+
+    everything = (0, 1, 2, 3, 4)
+    assert again(1.0) == [(100, everything)]
+    assert [again(1.5) for _ in range(20)] == [[]] * 20
+    assert again(1.6, applied=2) == [(121, (3, 4))]  # it has stepped, and lacks others
+    assert again(1.7) == [(122, everything)]
+    assert again(1.8) == []
+    assert server.due() <= 2.7
+    assert sent(server.tick(2.6)) == []
+    assert sent(server.tick(2.7)) == [(123, everything)]
+    assert sent(server.tick(3.7)) == []
+
+
 def test_a_query_has_one_form_only():
     raw = bytearray(encode(m.Query(2, 5, (b"one",), np.array([[True]]))))
     place = raw.index(b"one") + 3

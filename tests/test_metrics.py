@@ -26,6 +26,7 @@ from anabranch.net.server import ServerParty
 NAMES = ("bank", "shop")
 ROUNDS = 40
 PATIENCE = 120.0
+KINDS = ("flood", "garbage")
 FEATURE, EVENT = "4711.8125", "zebra-cross"
 """What must not be seen from outside."""
 
@@ -176,6 +177,13 @@ def test_a_federation_seen_from_outside(tmp_path):
         await until(lambda: not server.conversation.seats[0].present, "a goodbye")
         assert await ready(port) == ["waiting for bank"]
         assert (await values_of(port))["anabranch_notes_total", "bank", "left"] == 1
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("anabranch.net.engine.INBOX", 1000)
+            for client in (2, 2, 2, 1):  # each has a share of its own
+                server._received(client, bytes(400))
+        seen = await values_of(port)
+        notes = {(of, kind): seen.get(("anabranch_notes_total", of, kind), 0) for of in NAMES for kind in KINDS}
+        assert notes == {("bank", "flood"): 0, ("bank", "garbage"): 1, ("shop", "flood"): 2, ("shop", "garbage"): 1}
         for party in (server, shop):
             party.leave()
         await asyncio.gather(shops, *running)

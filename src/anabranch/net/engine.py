@@ -33,7 +33,7 @@ from anabranch.store import checkpoint
 WELCOME = {"joined", "left"}
 """Notes of what is well."""
 INBOX = 256 * 2**20
-"""Bytes of messages that wait to be read."""
+"""Bytes of messages that wait to be read, of all who send them together."""
 OFTEN = 5
 """So many of these are logged before those that follow soon wait."""
 QUIET = {"late", "twice", "old session", "stale"}
@@ -61,7 +61,8 @@ class Engine(ABC):
         self._log = _PartyLog(logging.getLogger(f"anabranch.{name}"), name, self._rounds)
         self._repeats = Repeats(self._say)
         self._inbox: deque[tuple[int, bytes]] = deque()
-        self._inbox_bytes = 0
+        self._inbox_bytes: Counter[int] = Counter()
+        """Of each who sends."""
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._armed = math.inf
@@ -229,7 +230,7 @@ class Engine(ABC):
         found = []
         while self._inbox:
             client, raw = self._inbox.popleft()
-            self._inbox_bytes -= len(raw)
+            self._inbox_bytes[client] -= len(raw)
             try:
                 message = decode(raw)
             except MessageError as error:
@@ -275,20 +276,25 @@ class Engine(ABC):
         """Whether there is a client of this number."""
         return client == 0
 
+    def _senders(self) -> int:
+        """How many send to this party."""
+        return 1
+
     def _received(self, client: int, raw: bytes) -> None:
         if not self._knows(client):
             self.notes["stranger", None] += 1
             text = f"a message came from client {client}, and there is no such client"
             self._repeats.tell("stranger", logging.WARNING, text, time.monotonic())
             return
-        if self._inbox_bytes + len(raw) > INBOX:  # what is lost is asked for again
+        share, waits = INBOX // self._senders(), self._inbox_bytes[client]
+        if waits and waits + len(raw) > share:  # what is lost is asked for again, and others have their own shares
             self.notes["flood", client or None] += 1
             text = f"client {client}: its messages" if client else "the server's messages"
-            text += f" come faster than they are read: {INBOX:,} bytes wait, and what follows is dropped"
-            self._repeats.tell("flood", logging.WARNING, self._named(text, client), time.monotonic())
+            text += f" come faster than they are read: {waits:,} bytes wait, and what follows is dropped"
+            self._repeats.tell(("flood", client), logging.WARNING, self._named(text, client), time.monotonic())
             return
         self._inbox.append((client, raw))
-        self._inbox_bytes += len(raw)
+        self._inbox_bytes[client] += len(raw)
         self._wake.set()
 
     def _came_back(self) -> None:

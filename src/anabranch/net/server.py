@@ -527,5 +527,8 @@ class ServerParty(Engine):
     def _knows(self, client: int) -> bool:
         return 1 <= client <= len(self.conversation.seats)
 
+    def _senders(self) -> int:
+        return len(self.conversation.seats)
+
     def _rounds(self) -> int:
         return self.conversation.rounds

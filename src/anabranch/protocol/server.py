@@ -29,6 +29,9 @@ from anabranch.protocol.training import Training
 
 PIECE = 2**19
 """Bytes, about, of the derivatives in a message that sends them again."""
+AGAIN = 1.0
+"""Seconds after which the same derivatives are sent once more, to whom asks for them in a new session or with an answer
+that lacks them; the deadline, where that is shorter."""
 FORGOTTEN = 10_000
 """So many events are forgotten in one message."""
 REMEMBERED = 10_000
@@ -224,11 +227,12 @@ class ServerConversation:
         deadlines = [each.deadline for each in self._open] if self._ended is None else []
         calls = [self._call_again] if any(seat.session is None for seat in self.seats) else []
         arrivals = [each.due for each in self._arrivals.values()] if self._arrivals and self.room else []
-        return min([*deadlines, *calls, *arrivals, self._end_again, self.questions.due()])
+        owed = [seat.sent_again + self._pause for seat in self.seats if seat.owed]
+        return min([*deadlines, *calls, *arrivals, *owed, self._end_again, self.questions.due()])
 
     def tick(self, now: float) -> list[Action]:
         """Deals with what is missing after its deadline."""
-        actions = [*self._call(now), *self.questions.tick(now)]
+        actions = [*self._call(now), *self._send_owed(now), *self.questions.tick(now)]
         if self._ended is not None:
             return [*actions, *(self.end(self._ended, now) if self._end_again <= now else [])]
         late: dict[int, list[Open]] = {}
@@ -248,6 +252,10 @@ class ServerConversation:
                 seat.present = False
             actions += self._ask(client, rounds)
         return actions + self._play(now)
+
+    def _send_owed(self, now: float) -> list[Action]:
+        due = [(i, seat) for i, seat in self._here() if seat.owed and seat.sent_again + self._pause <= now]
+        return [each for client, seat in due for each in self._send_again(client, seat, seat.sent_from, now)]
 
     def end(self, reason: str, now: float) -> list[Action]:
         """Tells every client that no round follows; those that have all their derivatives say goodbye."""
@@ -329,10 +337,13 @@ class ServerConversation:
         recall = self.training.recall(seat, hello.applied)
         if recall:
             actions.append(Send(m.Recall(hello.session, self.rounds - len(recall), recall), client))
-        actions += self._send_again(client, seat, hello.applied)
+        if seat.sent_from == hello.applied and seat.sent_again + self._pause > now:
+            seat.owed = bool(seat.after(hello.applied))
+        else:
+            actions += self._send_again(client, seat, hello.applied, now)
         actions += self._ask(client, self._open)
         actions += self.questions.hello(client)
-        if self._ended is not None:
+        if self._ended is not None and not seat.owed:
             actions.append(Send(self._end(seat), client))
         return actions
 
@@ -458,7 +469,13 @@ class ServerConversation:
                 run.append(each)
         return actions
 
-    def _send_again(self, client: int, seat: Seat, applied: int) -> list[Action]:
+    @property
+    def _pause(self) -> float:
+        """Seconds between two times that the same derivatives are sent again."""
+        return min(self._deadline, AGAIN)
+
+    def _send_again(self, client: int, seat: Seat, applied: int, now: float) -> list[Action]:
+        seat.sent_again, seat.sent_from, seat.owed = now, applied, False
         lacking = seat.after(applied)
         size = max(1, PIECE // (math.prod(seat.shape) * seat.wire.itemsize))
         pieces = [lacking[i : i + size] for i in range(0, len(lacking), size)]
@@ -466,10 +483,9 @@ class ServerConversation:
 
     def _send_again_soon(self, client: int, seat: Seat, applied: int, now: float) -> list[Action]:
         """As `_send_again`, unless they are under way."""
-        if seat.sent_again + self._deadline > now:
+        if seat.sent_again + self._pause > now:
             return []
-        seat.sent_again = now
-        return self._send_again(client, seat, applied)
+        return self._send_again(client, seat, applied, now)
 
     def _end(self, seat: Seat) -> m.End:
         return m.End(seat.session or 0, self.rounds, seat.before, self._ended or "")
