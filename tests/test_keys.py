@@ -230,6 +230,12 @@ def test_bad_files_are_refused_before_anything_is_sent(
     assert "secret" not in str(caught.value)
 
 
+def test_a_message_has_room_for_a_clients_number() -> None:
+    Credentials(("nats://localhost",), "demo", "bank", 65_535)
+    with pytest.raises(ConfigError, match="index is 65536, but it must be 1 to M for a client, and at most 65,535"):
+        Credentials(("nats://localhost",), "demo", "bank", 65_536)
+
+
 def test_plaintext_to_another_machine_needs_a_word(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="write insecure = true"):
         Credentials(("nats://10.0.0.5:4222",), "demo", "bank", 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from rich.console import Console
 
 import anabranch as ab
 from anabranch.errors import CheckpointError, RefusedError
@@ -20,6 +23,8 @@ from anabranch.layers import MLP
 from anabranch.net import Client, Credentials, Expected, Last, LocalBroker, Round, Server, Skip, Step, Wait, event_name
 from anabranch.net.connecting import connect, disconnect
 from anabranch.net.running import seconds
+from anabranch.net.status import server_status
+from anabranch.net.table import Rates, table
 from anabranch.protocol.codec import decode, encode
 from anabranch.protocol.messages import Call, Embeddings, Hello, Message, Welcome
 from anabranch.protocol.terms import VERSION
@@ -91,6 +96,22 @@ async def played(server: Server) -> list[Round]:
         return [each async for each in server]
 
 
+def check_table(server: Server, activations: list[int]) -> None:
+    """The live table of ``anabranch up``, of a server that has played all."""
+    status = server_status(server.party, 0.0) | {"ended": server.stopped}  # type: ignore[arg-type]
+    rates, shown = Rates(), Console(file=io.StringIO(), width=100)
+    rates.add(status)
+    shown.print(table(status, ROUNDS, rates))
+    text = shown.file.getvalue()  # type: ignore[attr-defined]
+    assert f"round {ROUNDS} of {ROUNDS} · 0 rounds/s · run-time error 0." in text
+    assert "waiting for" not in text
+    for name, n in zip(("bank", "shop"), activations, strict=True):
+        (line,) = (line for line in text.splitlines() if name in line)
+        cells = [cell.strip() for cell in re.split("[│|]", line) if cell.strip()]
+        assert cells[:4] == [f"{name} (away)", str(n), str(ROUNDS), "0"]
+        assert 0 < float(cells[4]) <= float(cells[5])
+
+
 @pytest.mark.parametrize("activation", [ab.Random(0.5), lambda t, x: bool(x[0] > 0)], ids=["random", "a function"])
 def test_own_models_give_the_bits_of_the_simulator(activation, tmp_path: Path) -> None:
     async def main(url: str) -> None:
@@ -125,6 +146,7 @@ def test_own_models_give_the_bits_of_the_simulator(activation, tmp_path: Path) -
             assert [step.round for step in mine] == np.flatnonzero(mask[:, m]).tolist()
             assert all(step.derivative.shape == (WIDTH,) for step in mine)
         assert {party.stopped for party in parties} == {"the stream has ended"}
+        check_table(parties[0], mask.sum(axis=0).tolist())
 
     run(main, tmp_path)
 

@@ -260,6 +260,7 @@ WRONG_SERVER = [
 ]
 WRONG_CLIENT = [
     ("clients = 2", "", "clients is missing; it must be how many clients the federation has"),
+    ("clients = 2", "clients = 70000", "clients is 70000, but it must be how many clients the federation has, at most"),
     ("columns = ['amount', 'age']", "columns = []", "features.columns is [], but it must be a list of columns' names"),
     ("mean = [0.5, -1.0]", "", "features.mean and features.std belong together: give both or none"),
     ("mean = [0.5, -1.0]", "mean = [0.5]", "features.mean has 1 numbers, but there are 2 columns"),

@@ -41,6 +41,7 @@ from anabranch.net.metrics import LOOPBACK
 from anabranch.net.predictions import Predictor
 from anabranch.net.running import LearningRate, Running, rule_of, seconds
 from anabranch.net.server import ServerParty
+from anabranch.net.serverconf import MOST_CLIENTS
 from anabranch.net.sourced import SourcedClient, sourced_client
 from anabranch.net.tables import event_name
 from anabranch.net.waitingroom import WaitingRoom
@@ -319,7 +320,7 @@ class Client(Running[Step]):
     ) -> None:
         super().__init__(connection, folder, metrics, metrics_host)
         index = self.credentials.index
-        if not 1 <= index <= whole("clients", clients, 1):
+        if not 1 <= index <= whole("clients", clients, 1, MOST_CLIENTS):
             whose = f"client {index}'s" if index else "the server's"
             raise ConfigError(f"this connection is {whose}, but there are {clients} clients")
         made = None if source is None else columns_of(source, columns, inputs, features, events, schema)

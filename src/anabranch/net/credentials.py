@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature
 
 from anabranch.errors import ConfigError, nearest
 from anabranch.files import check_private
-from anabranch.net.serverconf import PORT, check_federation, is_loopback
+from anabranch.net.serverconf import MOST_CLIENTS, PORT, check_federation, is_loopback
 
 CONNECTION = "connection.toml"
 SERVER = "server"
@@ -66,9 +66,10 @@ class Credentials:
         check_federation(self.federation)
         if not self.party or not self.party.isprintable():
             raise ConfigError(f"party is {self.party!r}, but it must be a name that a log can have in a line")
-        if self.index < ASKER:
+        if not ASKER <= self.index <= MOST_CLIENTS:
             raise ConfigError(
-                f"index is {self.index}, but it must be 1 to M for a client, 0 for the server, or -1 for who only asks"
+                f"index is {self.index}, but it must be 1 to M for a client, and at most {MOST_CLIENTS:,}, 0 for the "
+                "server, or -1 for who only asks"
             )
         if not self.urls:
             raise ConfigError("url is empty, but it must say where the broker is, such as tls://nats.example.org:4222")

@@ -32,6 +32,7 @@ from anabranch.config import (
 )
 from anabranch.errors import ConfigError, nearest
 from anabranch.net.assemble import Pace
+from anabranch.net.serverconf import MOST_CLIENTS
 from anabranch.net.sourcefile import (
     TABLE,
     FileFeatures,
@@ -272,7 +273,9 @@ class ServerFile(ServerSettings):
     labels: AnyLabels = Field(description="a section: path, event and label, or a source")
     model: Annotated[MlpTop | LinearTop, Field(discriminator="name")]
     clients: tuple[ExpectedClient, ...] = Field(
-        min_length=1, description="a section [[clients]] for each, with name and embedding"
+        min_length=1,
+        max_length=MOST_CLIENTS,
+        description=f"a section [[clients]] for each, with name and embedding, at most {MOST_CLIENTS:,}",
     )
     update: UpdateSection = DlrUpdate(name="DLR")
     activation: FixedActivation | None = Field(
@@ -291,7 +294,9 @@ class ServerFile(ServerSettings):
 class ClientFile(PartySettings):
     """The settings of one client: its features and its bottom model."""
 
-    clients: int = Field(ge=1, description="how many clients the federation has")
+    clients: int = Field(
+        ge=1, le=MOST_CLIENTS, description=f"how many clients the federation has, at most {MOST_CLIENTS:,}"
+    )
     features: AnyFeatures = Field(description="a section: path, event and columns, or a source")
     model: Annotated[MlpBottom | LinearBottom, Field(discriminator="name")]
     update: UpdateSection = DlrUpdate(name="DLR")

@@ -18,6 +18,8 @@ MOST_PAYLOAD = 64 * 1024 * 1024
 """A nats-server takes no larger one: it is what it keeps for a connection that is slow."""
 
 PORT = 4222
+MOST_CLIENTS = 65_535
+"""A message has two bytes for a client's number."""
 
 
 def check_federation(name: str) -> str:
