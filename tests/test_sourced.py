@@ -7,6 +7,7 @@ import csv
 import json
 import logging
 import math
+import signal
 import sqlite3
 import threading
 import time
@@ -41,6 +42,7 @@ from anabranch.sources.names import Names, read_key, write_key
 from anabranch.sources.sql import SqlSource
 from databases import Sqlite
 from federations import sent
+from forks import Forked
 from message_brokers import message_broker
 from source_playing import play, run
 
@@ -310,7 +312,7 @@ def test_a_database_is_asked_beside_everything_else(tmp_path: Path, monkeypatch:
     assert min(times[40:]) >= 3
 
 
-@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "cancelled"])
 def test_a_party_that_is_gone_for_a_while_goes_on_and_loses_nothing(tmp_path: Path, kill: bool) -> None:
     world = companies(tmp_path)
     for reached in (40, 90, None):
@@ -321,6 +323,62 @@ def test_a_party_that_is_gone_for_a_while_goes_on_and_loses_nothing(tmp_path: Pa
     counts = server.late.waiting.counts
     assert (counts["happened"], counts["learnt"]) == (150, 150)
     assert server.ledger.activations.tolist() == [150, 0]
+
+
+def test_a_client_with_a_database_that_is_killed_goes_on_and_loses_nothing(tmp_path: Path) -> None:
+    """A process of its own, by SIGKILL."""
+    world = companies(tmp_path)
+    killed: list[int] = []
+
+    async def main() -> ServerParty:
+        async with LocalBroker(tmp_path / "broker") as broker:
+            connection = {"url": broker.url, "federation": "demo", "party": "bank", "index": 1}
+            (tmp_path / "connection.toml").write_text(tomli_w.dumps(connection))
+            (tmp_path / "bank.toml").write_text(tomli_w.dumps(world._texts["bank"]))
+            server, shop = (world.party(name, broker.url) for name in ("server", "shop"))
+            running = [asyncio.ensure_future(party.run()) for party in (server, shop)]
+            for reached in (40, 90, 150):
+                with (tmp_path / "bank.log").open("ab") as log:
+                    bank = Forked(["client", str(tmp_path / "bank.toml")], log)
+                while server.conversation.rounds < reached and not running[0].done():
+                    assert bank.poll() is None, (tmp_path / "bank.log").read_text()
+                    await asyncio.sleep(0.01)
+                if reached < 150:
+                    bank.kill()
+                    killed.append(server.conversation.rounds)
+                await asyncio.gather(*(running if reached == 150 else ()))
+                assert await asyncio.to_thread(bank.wait, 60.0) == (0 if reached == 150 else -signal.SIGKILL)
+                bank.stdout.close()
+            return server
+
+    server = run(main(), 300.0)
+    assert killed[-1] < 150, "all was over before the last was killed"
+    assert server.conversation.rounds == 150
+    assert server.late is not None
+    counts = server.late.waiting.counts
+    assert (counts["happened"], counts["learnt"]) == (150, 150)
+    assert server.ledger.activations.tolist() == [150, 0]
+    assert "Traceback" not in (tmp_path / "bank.log").read_text()
+
+
+def test_an_event_that_is_asked_for_before_it_is_read_again_activates_its_client(tmp_path: Path) -> None:
+    world = companies(tmp_path, 3)
+
+    async def main() -> None:
+        killed = world.party("bank", "nats://127.0.0.1:1")
+        event = await anext(killed._events)
+        await killed._source.close()
+        again = world.party("bank", "nats://127.0.0.1:1")
+        talk = again.conversation
+        (hello,) = sent(talk.hello(), m.Hello)
+        (said,) = sent(talk.receive([m.Welcome(hello.session, 7, talk.terms, 4, hello.schema, 0)]), m.Happened)
+        (reply,) = sent(talk.receive([m.Ask(7, 0, 0, False, (event,), None)]), m.Reply)
+        assert (said.event, reply.activated.tolist()) == (event, [True])
+        again._let_go()  # it is kept with its round's input, and so is safe
+        assert again._own.own() == []
+        await again._source.close()
+
+    run(main())
 
 
 def test_labels_are_learnt_from_while_more_events_wait_than_can_be_predicted(tmp_path: Path) -> None:

@@ -79,6 +79,15 @@ def test_dropped_events_are_gone_and_unknown_ones_do_not_matter(tmp_path: Path) 
     assert len(KeptInputs(tmp_path / "inputs", most=9)) == 1
 
 
+def test_events_of_its_own_are_held_until_they_are_safe(tmp_path: Path) -> None:
+    kept = KeptInputs(tmp_path / "inputs", most=1)
+    for event in (b"b", b"a", b"c", b"b"):
+        kept.add_own(event)
+    kept.drop_own([b"a", b"x"])
+    kept.close()
+    assert KeptInputs(tmp_path / "inputs", most=1).own() == [b"b", b"c"]
+
+
 def test_it_survives_kill_9(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys, numpy as np\n"

@@ -65,9 +65,10 @@ class _Taken:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
-    def give_up(self) -> None:
-        """The oldest is taken for safe."""
-        self.is_safe(next(iter(self._unsafe)))
+    @property
+    def oldest(self) -> Any:
+        """The name that was added first."""
+        return next(iter(self._unsafe))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -114,11 +115,12 @@ class SourcedClient(_Sourced, ClientParty):
 
     _inputs: Inputs
     _stimulus: Stimulus
+    _own: KeptInputs
 
-    def feed(self, source: Source, inputs: Inputs, stimulus: Stimulus) -> None:
-        """Where events come from, what is made of them, and which activate the client."""
+    def feed(self, source: Source, inputs: Inputs, stimulus: Stimulus, kept: KeptInputs) -> None:
+        """Where events come from, what is made of them, which activate the client, and where that is kept."""
         self._take_from(source, _Taken())
-        self._inputs, self._stimulus = inputs, stimulus
+        self._inputs, self._stimulus, self._own = inputs, stimulus, kept
         self._save_again = time.monotonic() + SAVE_EVERY
         self._expire_again = 0.0
         self._last = b""
@@ -129,6 +131,8 @@ class SourcedClient(_Sourced, ClientParty):
         found = checkpoint.load(self.folder)
         if found is not None:
             stimulus.restore(found.state.get("stimulus", []))
+        # The server may ask for one of these before the source has given it again.
+        self.conversation.resume(kept.own())
 
     async def _touching(self) -> AsyncIterator[bytes]:
         """The events that activate the client."""
@@ -137,9 +141,10 @@ class SourcedClient(_Sourced, ClientParty):
                 await happening.safe()
                 await asyncio.sleep(0)  # a file's readings come without a pause, and everything else is to go on
                 continue
+            self._own.add_own(happening.name)
             self._taken.add(happening.name, happening)
             if len(self._taken) > UNSAFE:
-                self._taken.give_up()
+                self._are_safe([self._taken.oldest])
             self._last = happening.name
             yield happening.name
 
@@ -153,16 +158,20 @@ class SourcedClient(_Sourced, ClientParty):
     async def _do(self, actions: Sequence[Action]) -> None:
         await super()._do(actions)
         if any(isinstance(action, Note) and action.what == "late" for action in actions):
-            self._taken.is_safe(
-                self._last
-            )  # the server had asked for it before it happened here, and it is not told of
+            self._are_safe([self._last])  # the server had asked for it before it happened here, and it is not told of
         self._let_go()
 
     def _let_go(self) -> None:
         """Tells the source of what is safe."""
         settled: deque[bytes] = self.conversation.settled
-        while settled:
-            self._taken.is_safe(settled.popleft())
+        if settled:
+            self._are_safe([*settled])
+            settled.clear()
+
+    def _are_safe(self, events: Sequence[bytes]) -> None:
+        self._own.drop_own(events)
+        for each in events:
+            self._taken.is_safe(each)
 
     @asynccontextmanager
     async def _looked_up(self, events: Iterable[bytes]) -> AsyncIterator[None]:
@@ -224,7 +233,7 @@ def sourced_client(
     look, decide = inputs.look, stimulus.decide
     party = make(features.width, look, decide, schema=features.schema, inputs=kept, peek=inputs.peek)
     assert isinstance(party, SourcedClient)
-    party.feed(source, inputs, stimulus)
+    party.feed(source, inputs, stimulus, kept)
     party.say(f"features {', '.join(features.names)}; their schema is {features.schema}")
     return party
 

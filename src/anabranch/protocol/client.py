@@ -134,6 +134,11 @@ class ClientConversation:
             return [Note("event dropped", f"more than {REMEMBERED:,} events wait here"), *self._tell(event)]
         return self._tell(event)
 
+    def resume(self, events: Sequence[bytes]) -> None:
+        """These have activated the client before this process began, and nobody knows what became of them."""
+        for event in events:
+            self._keeping.own.setdefault(event, {})
+
     def _tell(self, event: bytes) -> list[Action]:
         x, known = self._features(event), event not in self._keeping.later
         self._keeping.later.pop(event, None)

@@ -17,13 +17,14 @@ from anabranch.checks import whole
 from anabranch.errors import CheckpointError, ConfigError
 from anabranch.sources.sqlite import naming, open_sqlite
 
-_KIND = 0x616E6B31  # "ank1"
+_KIND = 0x616E6B34  # "ank4"
 _SCHEMA = """
 CREATE TABLE kept (
     event BLOB PRIMARY KEY, x BLOB NOT NULL, kept_at REAL NOT NULL, activated INTEGER, number INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX kept_by_number ON kept (activated IS NOT NULL, number);
 CREATE INDEX kept_by_time ON kept (kept_at);
+CREATE TABLE own (place INTEGER PRIMARY KEY, event BLOB NOT NULL UNIQUE);
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)
 """
 
@@ -154,6 +155,36 @@ class KeptInputs:
         )
         with naming(self.path):
             return [event for (event,) in self._database.execute(query, (n,)).fetchall()][::-1]
+
+    def own(self) -> list[bytes]:
+        """The events that have activated this client and are not known to be safe, in their order.
+
+        Raises:
+            CheckpointError: where the file is damaged.
+        """
+        with naming(self.path):
+            return [event for (event,) in self._database.execute("SELECT event FROM own ORDER BY place").fetchall()]
+
+    def add_own(self, event: bytes) -> None:
+        """An event activates this client: so it is after this process was killed, too.
+
+        Raises:
+            CheckpointError: where the file is damaged.
+            OutputError: where it cannot be written.
+        """
+        with naming(self.path):
+            self._database.execute("INSERT OR IGNORE INTO own (event) VALUES (?)", (event,))
+
+    def drop_own(self, events: Iterable[bytes]) -> None:
+        """Of these nothing can be lost any more; others do not matter.
+
+        Raises:
+            CheckpointError: where the file is damaged.
+            OutputError: where it cannot be written.
+        """
+        with naming(self.path), self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._database.executemany("DELETE FROM own WHERE event = ?", [(event,) for event in events])
 
     def drop(self, events: Iterable[bytes]) -> None:
         """Lets go of events, together; those that are not kept do not matter.
