@@ -22,10 +22,10 @@ from typer.testing import CliRunner
 
 from anabranch.cli import app
 from anabranch.net.broker import LocalBroker
-from anabranch.net.connecting import connect
+from anabranch.net.connecting import connect, disconnect
 from anabranch.output import FILES
 from anabranch.protocol import messages as m
-from anabranch.protocol.codec import decode, encode
+from anabranch.protocol.codec import LARGEST, decode, encode
 from anabranch.store import load, locked
 from real_federations import (
     PATIENCE,
@@ -79,7 +79,8 @@ def test_ten_parties_are_killed_and_the_result_is_the_same_to_the_bit(tmp_path: 
 
 def test_windows_of_samples_are_made_again(tmp_path: Path) -> None:
     """Under SLR, where a client needs the samples of past rounds, those that it was passive in among them."""
-    run = write_run(tmp_path / "data", clients=2, rounds=1500, update={"name": "SLR", "window": 5})
+    slr = {"name": "SLR", "window": 5}
+    run = write_run(tmp_path / "data", clients=2, rounds=1500, update=slr, wire_dtype="bfloat16")
     with RealFederation(tmp_path / "fed", run) as federation:
         federation.start(*federation.names)
         for victims in (["client-1"], [SERVER, "client-2"], ["broker"], ["broker", "client-1"], [SERVER]):
@@ -251,6 +252,16 @@ async def _make_up(federation: RealFederation) -> None:
     await connection.flush()
     await connection.close()
 
+    # What is larger than any message does not get past the broker.
+    huge, problems = bytes(LARGEST + 1), asyncio.Queue[Exception]()
+    rude = await connect(federation.credentials("client-2"), error_cb=problems.put, max_reconnect_attempts=0)
+    rude._max_payload = len(huge)  # as whoever writes to the socket by himself
+    await rude.publish("real.up.2", huge)
+    said = ""
+    while "maximum payload" not in said.lower():
+        said = str(await asyncio.wait_for(problems.get(), PATIENCE))
+    await disconnect(rude)
+
 
 def test_ctrl_c_ends_all_and_the_same_command_goes_on(tmp_path: Path) -> None:
     """The command line: refused where something else is in the folder, stopped, and in the end the files of a run."""
@@ -336,6 +347,19 @@ def test_a_federation_over_a_broker_that_is_there_already(tmp_path: Path) -> Non
     embeddings = _wire(tmp_path / "fed", "in", "Embeddings", "bytes")
     assert min(embeddings.values()) > 300 * 3 * 4
     assert min(_wire(tmp_path / "fed", "in", "Embeddings", "messages").values()) < 300
+
+
+def test_training_that_cannot_go_on_ends_the_command(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "data", clients=1, rounds=300, learning_rate=1e38)
+    command = [sys.executable, "-m", "anabranch", "up", str(run), "--out", str(tmp_path / "fed"), "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 3, done.stderr
+    assert "not finite" in _flat(done.stderr)
+    assert "Traceback" not in done.stderr
+    result = json.loads((tmp_path / "fed" / "result.json").read_text())
+    assert 0 < result["rounds"] < 300
+    assert "not finite" in result["stopped"]
+    assert not processes_of(tmp_path / "fed")
 
 
 def _wire(folder: Path, direction: str, kind: str, what: str) -> dict[int, int]:

@@ -12,17 +12,21 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import nats
+import numpy as np
 import pytest
 import tomli_w
 
 from anabranch.net.broker import LocalBroker
 from anabranch.net.logs import LONGEST, NOISE, JsonLines, Repeats, name_party, structured
+from anabranch.protocol.codec import FORMS, MAGIC, decode
 from test_metrics import EVENT, FEATURE, NAMES, PATIENCE, ROUNDS, client_settings, server_settings, write_tables
 
 FLOOD = 3000
@@ -187,6 +191,49 @@ async def flood(url: str) -> None:
     await connection.close()
 
 
+class Spy:
+    """Hears all that goes through a broker without permissions, in a thread of its own."""
+
+    def __init__(self, url: str) -> None:
+        self.heard: list[tuple[str, bytes]] = []
+        self._url, self._loop = url, asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def __enter__(self) -> Spy:
+        self._thread.start()
+        self._connection = self._do(nats.connect(self._url))
+        self._do(self._connection.subscribe(">", cb=self._hear))
+        self._do(self._connection.flush())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._do(self._connection.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _hear(self, message: Any) -> None:
+        self.heard.append((message.subject, message.data))
+
+    def _do(self, doing: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(doing, self._loop).result(PATIENCE)
+
+
+def check_heard(heard: list[tuple[str, bytes]]) -> None:
+    """Features stay with the clients, and labels with the server: no message has them."""
+    messages = [decode(raw) for _, raw in heard if raw[:2] == MAGIC]
+    kinds = Counter(type(each).__name__ for each in messages)
+    assert kinds["Embeddings"] >= 2 * ROUNDS - 4
+    assert kinds["Query"] >= ROUNDS
+    assert kinds["Derivatives"] > 0
+    assert not kinds["Record"], "the one that has a label"
+    of_labels = [name for kind, forms in FORMS.items() for name in forms if "label" in name]
+    assert of_labels == ["label"], "of Record"
+    for dtype in (np.float32, np.float64):
+        feature = np.array(float(FEATURE), dtype).tobytes()
+        assert not any(feature in raw or FEATURE.encode() in raw for _, raw in heard)
+
+
 def test_real_parties_say_little_and_nothing_of_a_sample(tmp_path):
     def log(name: str) -> str:
         return (tmp_path / f"{name}.log").read_text()
@@ -201,36 +248,41 @@ def test_real_parties_say_little_and_nothing_of_a_sample(tmp_path):
     broker = LocalBroker(tmp_path / "broker")
     asyncio.run(broker.start())
     processes: dict[str, subprocess.Popen[bytes]] = {}
+    spy = Spy(broker.url)
     try:
-        for index, name in enumerate(("server", *NAMES)):
-            connection: dict[str, Any] = {"url": broker.url, "federation": "test", "party": name, "index": index}
-            if not index:
-                connection["clients"] = list(NAMES)
-            (tmp_path / f"{name}.toml").write_text(tomli_w.dumps(connection))
-            settings = client_settings(name) if index else server_settings(connection="server.toml")
-            processes[name] = start(tmp_path, name, settings | {"metrics": 0})
-        server = address(tmp_path, "server")
-        wait_for(lambda: counted(server, "anabranch_rounds_total") == ROUNDS, "all rounds")
-        asyncio.run(flood(broker.url))
-        sample = 'anabranch_notes_total{client="shop",kind="garbage"}'
-        wait_for(lambda: counted(server, sample) == FLOOD, "the flood")
-        wait_for(lambda: counted(server, 'anabranch_notes_total{client="",kind="stranger"}') == FLOOD + 1, "strangers")
-        add("labels.csv", f"{EVENT}-{ROUNDS},{LABEL}")
-        wait_for(lambda: "row 41, column 'label': the label is not in 0..1" in log("server"), "a wrong label")
-        add("bank.csv", f"{EVENT}-{ROUNDS},{FEATURE}x,1")
-        add("labels.csv", f"{EVENT}-{ROUNDS},1")  # the bank is asked for what its file lacked, and reads it again
-        wait_for(lambda: "row 41, column 'x': the cell is not a number" in log("bank"), "a wrong feature")
-        for name in NAMES:
-            assert counted(address(tmp_path, name), "anabranch_client_joined") == 1
-        for process in processes.values():
-            process.send_signal(signal.SIGTERM)
-        assert [process.wait(PATIENCE) for process in processes.values()] == [0, 0, 0]
+        with spy:
+            for index, name in enumerate(("server", *NAMES)):
+                connection: dict[str, Any] = {"url": broker.url, "federation": "test", "party": name, "index": index}
+                if not index:
+                    connection["clients"] = list(NAMES)
+                (tmp_path / f"{name}.toml").write_text(tomli_w.dumps(connection))
+                settings = client_settings(name) if index else server_settings(connection="server.toml")
+                processes[name] = start(tmp_path, name, settings | {"metrics": 0})
+            server = address(tmp_path, "server")
+            wait_for(lambda: counted(server, "anabranch_rounds_total") == ROUNDS, "all rounds")
+            asyncio.run(flood(broker.url))
+            sample = 'anabranch_notes_total{client="shop",kind="garbage"}'
+            wait_for(lambda: counted(server, sample) == FLOOD, "the flood")
+            wait_for(
+                lambda: counted(server, 'anabranch_notes_total{client="",kind="stranger"}') == FLOOD + 1, "strangers"
+            )
+            add("labels.csv", f"{EVENT}-{ROUNDS},{LABEL}")
+            wait_for(lambda: "row 41, column 'label': the label is not in 0..1" in log("server"), "a wrong label")
+            add("bank.csv", f"{EVENT}-{ROUNDS},{FEATURE}x,1")
+            add("labels.csv", f"{EVENT}-{ROUNDS},1")  # the bank is asked for what its file lacked, and reads it again
+            wait_for(lambda: "row 41, column 'x': the cell is not a number" in log("bank"), "a wrong feature")
+            for name in NAMES:
+                assert counted(address(tmp_path, name), "anabranch_client_joined") == 1
+            for process in processes.values():
+                process.send_signal(signal.SIGTERM)
+            assert [process.wait(PATIENCE) for process in processes.values()] == [0, 0, 0]
     finally:
         for process in processes.values():
             with contextlib.suppress(OSError):
                 process.kill()
             process.wait()
         broker.kill()
+    check_heard(spy.heard)
     for name in processes:
         text = log(name)
         for secret in (FEATURE, FEATURE[:6], EVENT, EVENT.encode().hex(), LABEL):

@@ -152,31 +152,39 @@ def test_own_models_give_the_bits_of_the_simulator(activation, tmp_path: Path) -
 
 
 def test_events_of_the_clients_open_rounds(tmp_path: Path) -> None:
-    """A client's own source of events, and labels that are looked up; one event has none."""
-    waiting: asyncio.Queue[str] = asyncio.Queue()
+    """Clients' own sources of events, and labels that are looked up; one event has none, and both tell of another."""
+    waiting: list[asyncio.Queue[str]] = [asyncio.Queue(), asyncio.Queue()]
     labels = {event_name(name): int(label) for name, label in zip(NAMES, Y, strict=True)}
 
-    async def happening() -> AsyncIterator[str]:
+    async def happening(queue: asyncio.Queue[str]) -> AsyncIterator[str]:
         while True:
-            yield await waiting.get()
+            yield await queue.get()
 
     async def main(url: str) -> None:
-        told = client(url, tmp_path, 1, events=happening(), activation=lambda t, x: False)
-        asked = client(url, tmp_path, 2, activation=lambda t, x: False)
-        both = asyncio.gather(steps(told), steps(asked))
+        tellers = [
+            client(url, tmp_path, m, events=happening(queue), activation=lambda t, x: False)
+            for m, queue in enumerate(waiting, 1)
+        ]
+        both = asyncio.gather(*map(steps, tellers))
         seen = []
         async with server(url, tmp_path, labels=labels.get) as label_holder:
-            for name in (NAMES[3], "unlabelled", NAMES[1], NAMES[7]):
-                waiting.put_nowait(name)
+            for name in (NAMES[3], "unlabelled", NAMES[1]):
+                waiting[0].put_nowait(name)
             async for each in label_holder:
                 seen.append(each)
-                if len(seen) == 3:
+                if len(seen) == 2:
+                    for queue in waiting:
+                        queue.put_nowait(NAMES[7])
+                elif len(seen) == 3:
+                    waiting[0].put_nowait(NAMES[9])
+                elif len(seen) == 4:
                     label_holder.end()
-        assert [each.event.decode() for each in seen] == [NAMES[3], NAMES[1], NAMES[7]]
-        assert {each.activated for each in seen} == {("bank",)}
-        mine, theirs = await both
-        assert [step.round for step in mine] == [0, 1, 2]
-        assert theirs == []
+        assert [each.event.decode() for each in seen] == [NAMES[3], NAMES[1], NAMES[7], NAMES[9]]
+        activated = [each.activated for each in seen]
+        assert (activated[0], activated[1], activated[3]) == (("bank",),) * 3
+        assert activated[2] in (("bank",), ("shop",), ("bank", "shop"))  # who is too late for the round has missed it
+        for name, mine in zip(("bank", "shop"), await both, strict=True):
+            assert [step.round for step in mine] == [t for t, names in enumerate(activated) if name in names]
 
     run(main, tmp_path)
 
