@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -16,6 +17,7 @@ from anabranch.errors import MessageError
 from anabranch.protocol import messages as m
 from anabranch.protocol.codec import FORMS, LARGEST, LONGEST_EVENT, MAGIC, decode, encode
 from anabranch.protocol.terms import VERSION, Terms
+from anabranch.store.roundlog import RECORD_BYTES
 
 DTYPES = [np.dtype(each) for each in (np.bool_, np.float32, np.float16, ml_dtypes.bfloat16, np.float64)]
 ROUNDS = st.integers(-(2**63), 2**63 - 1)
@@ -194,6 +196,24 @@ def test_each_error_says_what_is_wrong():
     floats = encode(m.Query(1, 0, (), np.ones(0, bool))).replace(b"\1\0\1", b"\1\1\1")
     with pytest.raises(MessageError, match="flags are float32, not bool"):
         decode(floats)
+
+
+@pytest.mark.parametrize(("clients", "width", "name"), [(1, 1, b""), (4, 64, b"x" * 16)])
+def test_the_sizes_are_those_of_the_page_on_deploying(clients, width, name):
+    values = np.zeros((1, width), np.float32)
+    query = m.Query(1, 0, (name,), None)
+    embeddings = m.Embeddings(1, 0, 0, (1,), np.ones(1, bool), values)
+    derivative = m.Derivatives(1, 0, (1,), (0,), (), values)
+    flags, numbers = np.ones(clients, bool), (0,) * clients
+    record = m.Record(name, 1, flags, numbers, numbers, np.zeros(clients * width, np.float32))
+    e, n = 4 * width, len(name)
+    assert len(encode(query)) == 26 + n
+    assert len(encode(embeddings)) == e + 57
+    assert len(encode(derivative)) == e + 63
+    assert len(encode(record)) + RECORD_BYTES == clients * e + 17 * clients + 71 + n
+    page = (Path(__file__).parent.parent / "docs" / "deploy.md").read_text(encoding="utf-8")
+    for formula in ("M · (26 + n)", "M · (4e + 57)", "activated · (4e + 63)", "4Me + 17M + 71 + n"):
+        assert f"`{formula}`" in page
 
 
 def test_an_event_that_is_too_long_is_not_written():
