@@ -7,8 +7,7 @@ import json
 import shutil
 import signal
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +27,9 @@ from anabranch.protocol.terms import Terms, terms_of
 from anabranch.result import Result
 from anabranch.runner import run as simulated
 from forks import Forked
+from patience import PATIENCE, wait_for
 
 SERVER = "server"
-PATIENCE = 120.0
-"""Seconds until a state that does not come about is a failure."""
-
-
-def wait_for(state: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-    """Returns what ``state`` does, once that is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := state()):
-        assert time.monotonic() < deadline, f"in {seconds:g} s there was not: {what}"
-        time.sleep(0.02)
-    return found
 
 
 def write_run(folder: Path, clients: int = 4, rounds: int = 3000, **more: Any) -> Path:

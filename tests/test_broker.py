@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,13 +19,7 @@ from anabranch.net.broker import LocalBroker, find_binary
 from anabranch.net.connecting import connect
 from anabranch.net.credentials import Credentials
 from anabranch.net.serverconf import ServerConf
-
-
-def wait_for(state: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not state():
-        assert time.monotonic() < deadline, "the state did not come about"
-        time.sleep(0.01)
+from patience import wait_for
 
 
 def runs(pid: int) -> bool:

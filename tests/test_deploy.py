@@ -15,7 +15,7 @@ import subprocess
 import sysconfig
 import time
 import tomllib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from anabranch.net import keys
 from anabranch.net.broker import find_binary
 from anabranch.net.connecting import connect, disconnect
 from anabranch.net.credentials import Credentials
+from patience import until
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "two-companies"
@@ -268,18 +269,11 @@ async def broker(folder: Path, conf: str, **more: str) -> AsyncIterator[Path]:
             [find_binary(), "-c", conf], cwd=folder, env={**os.environ, **more}, stdout=file, stderr=file
         )
     try:
-        await until(lambda: "Server is ready" in log.read_text(), log)
+        await until(lambda: "Server is ready" in log.read_text(), log.read_text)
         yield log
     finally:
         process.kill()
         process.wait()
-
-
-async def until(done: Callable[[], bool], log: Path) -> None:
-    deadline = time.monotonic() + 30
-    while not done():
-        assert time.monotonic() < deadline, log.read_text()
-        await asyncio.sleep(0.02)
 
 
 async def reader(client: Client, *subjects: str) -> list[tuple[str, bytes]]:
@@ -371,9 +365,9 @@ def test_a_cluster_goes_on_without_one_of_its_three_and_takes_no_party_for_a_bro
             down = await reader(bank, "orders.down.1")
             await until_it_arrives(server, "orders.down.1", down, log)
             async with broker(made / "bank", "evil.conf") as evil:
-                await until(lambda: "Authorization Violation" in evil.read_text(), evil)
+                await until(lambda: "Authorization Violation" in evil.read_text(), evil.read_text)
             await nodes[own.port].aclose()
-            await until(lambda: server.is_connected and server.connected_url.port != own.port, log)
+            await until(lambda: server.is_connected and server.connected_url.port != own.port, log.read_text)
             down.clear()
             await until_it_arrives(server, "orders.down.1", down, log)
             await disconnect(bank)

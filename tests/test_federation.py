@@ -27,8 +27,8 @@ from anabranch.output import FILES
 from anabranch.protocol import messages as m
 from anabranch.protocol.codec import LARGEST, decode, encode
 from anabranch.store import load, locked
+from patience import PATIENCE, wait_for
 from real_federations import (
-    PATIENCE,
     SERVER,
     RealFederation,
     damage,
@@ -36,7 +36,6 @@ from real_federations import (
     processes_of,
     same,
     simulate,
-    wait_for,
     write_run,
 )
 from small_runs import SMALL_MODEL, write_digits

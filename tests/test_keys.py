@@ -9,7 +9,6 @@ import shutil
 import ssl
 import stat
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,6 +28,7 @@ from anabranch.net.connecting import _end, connect, disconnect, explain
 from anabranch.net.credentials import Credentials, public_nkey, read_certificates
 from anabranch.net.link import Link
 from anabranch.net.serverconf import MAX_PAYLOAD, ServerConf, Tls, party_users
+from patience import until
 
 CLIENTS = ("bank", "shop")
 
@@ -271,13 +271,6 @@ class Heard:
 
     async def message(self, message: object) -> None:
         self.messages.append((message.subject, message.data))  # type: ignore[attr-defined]
-
-
-async def until(state: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not state():
-        assert time.monotonic() < deadline, "the state did not come about"
-        await asyncio.sleep(0.005)
 
 
 def test_a_party_publishes_and_reads_only_what_is_its_own(made: Path, tmp_path: Path) -> None:

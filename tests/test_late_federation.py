@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from real_federations import SERVER, RealFederation, same, simulate, wait_for, write_run
+from patience import wait_for
+from real_federations import SERVER, RealFederation, same, simulate, write_run
 
 ROUNDS = 900
 ALL_LEARNT = {

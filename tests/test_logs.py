@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections import Counter
 from pathlib import Path
@@ -27,7 +26,8 @@ import tomli_w
 from anabranch.net.broker import LocalBroker
 from anabranch.net.logs import LONGEST, NOISE, JsonLines, Repeats, name_party, structured
 from anabranch.protocol.codec import FORMS, MAGIC, decode
-from test_metrics import EVENT, FEATURE, NAMES, PATIENCE, ROUNDS, client_settings, server_settings, write_tables
+from patience import PATIENCE, wait_for
+from test_metrics import EVENT, FEATURE, NAMES, ROUNDS, client_settings, server_settings, write_tables
 
 FLOOD = 3000
 LABEL = "271828"
@@ -151,14 +151,6 @@ def start(folder: Path, name: str, settings: dict[str, Any]) -> subprocess.Popen
 def lines(folder: Path, name: str) -> list[dict[str, Any]]:
     """The lines of a log, without the last words to a person."""
     return [json.loads(line) for line in (folder / f"{name}.log").read_text().splitlines() if line.startswith("{")]
-
-
-def wait_for(state: Any, what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := state()):
-        assert time.monotonic() < deadline, f"there was not: {what}"
-        time.sleep(0.05)
-    return found
 
 
 def counted(where: str, sample: str) -> float:

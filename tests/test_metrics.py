@@ -22,10 +22,10 @@ from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
 from anabranch.net.metrics import CONNECTIONS, HttpServer, Metrics, serving
 from anabranch.net.server import ServerParty
+from patience import PATIENCE, until
 
 NAMES = ("bank", "shop")
 ROUNDS = 40
-PATIENCE = 120.0
 KINDS = ("flood", "garbage")
 FEATURE, EVENT = "4711.8125", "zebra-cross"
 """What must not be seen from outside."""
@@ -107,16 +107,6 @@ async def ready(port: int) -> list[str]:
     assert values["ready"] == (status == 200) == (not values["reasons"])
     assert status in (200, 503)
     return values["reasons"]
-
-
-async def until(state: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        found = state()
-        if await found if asyncio.iscoroutine(found) else found:
-            return
-        assert time.monotonic() < deadline, f"there was not: {what}"
-        await asyncio.sleep(0.02)
 
 
 async def values_of(port: int) -> dict[tuple[str, ...], float]:

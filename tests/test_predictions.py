@@ -34,7 +34,8 @@ from anabranch.net.predicting import predicting
 from anabranch.net.server import ServerParty
 from anabranch.net.serverconf import ServerConf, Tls, party_users
 from anabranch.sources.names import Names
-from test_metrics import EVENT, FEATURE, ROUNDS, client_of, server_of, until, write_tables
+from patience import until
+from test_metrics import EVENT, FEATURE, ROUNDS, client_of, server_of, write_tables
 
 TOKEN = "0123456789abcdef0123"
 

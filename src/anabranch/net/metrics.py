@@ -22,7 +22,6 @@ from prometheus_client.registry import Collector
 
 from anabranch.errors import ConfigError
 from anabranch.net.client import ClientParty
-from anabranch.net.credentials import read_certificates
 from anabranch.net.predictions import Predictor
 from anabranch.net.server import ServerParty
 from anabranch.protocol.missing import HOW
@@ -62,8 +61,7 @@ class Metrics(Collector):
         self._begun = time.monotonic()
         self._predictor: Predictor | None = None
         self._names = party.link.credentials.clients
-        certificate = party.link.credentials.certificate
-        ends = None if certificate is None else read_certificates(certificate)[0].not_valid_after_utc
+        ends = party.link.credentials.expires()
         self._certificate_ends = None if ends is None else ends.timestamp()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
