@@ -31,6 +31,8 @@ from anabranch.sources.times import UNITS, micros, text_of
 
 BATCH = 1000
 """Rows of one query."""
+TOGETHER = 100_000
+"""Rows of the same time among which two of one event are told apart."""
 AGAIN = 1.0
 """Seconds after which a database that is away is tried again."""
 _PAGE = 100
@@ -218,7 +220,7 @@ class SqlSource:
                 self._cursor.safe(place)
             return None
         self._ahead.check(reading)
-        if reading.time != self._moment:
+        if reading.time != self._moment or len(self._of_moment) >= TOGETHER:
             self._moment, self._of_moment = reading.time, set()
         if name in self._of_moment:
             self._notes.note(
