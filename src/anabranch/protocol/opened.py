@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,3 +115,28 @@ class Arrival:
     t: int
     """How many rounds were opened when it came."""
     answers: dict[int, Answer] = field(default_factory=dict)
+
+
+class Asked(Protocol):
+    """A round, or a question, that clients are asked for."""
+
+    event: bytes
+    activated: NDArray[np.bool_] | None
+    """(M,) where the server decides."""
+
+
+A = TypeVar("A", bound=Asked)
+
+
+def runs(
+    asked: Iterable[A], follows: Callable[[A, A], bool]
+) -> Iterator[tuple[list[A], m.Events, NDArray[np.bool_] | None]]:
+    """Those that follow one another together, as one message has them: with their events, and who is activated."""
+    run: list[A] = []
+    for each in [*asked, None]:
+        if run and (each is None or not follows(run[-1], each)):
+            masks = [one.activated for one in run if one.activated is not None]
+            yield run, tuple(one.event for one in run), np.stack(masks) if masks else None
+            run = []
+        if each is not None:
+            run.append(each)

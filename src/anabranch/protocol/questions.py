@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Predicted, Send
 from anabranch.protocol.missing import HOW, Skip, Stand, Wait, unknown
+from anabranch.protocol.opened import runs
 from anabranch.protocol.seat import Seat
 from anabranch.protocol.training import Training
 
@@ -209,25 +210,10 @@ class Questions:
 
     def _ask(self, client: int, questions: Iterable[_Question]) -> list[Action]:
         """Asks one client for questions of which it may know nothing, those that follow one another together."""
-        actions: list[Action] = []
-        run: list[_Question] = []
-        for each in [*questions, None]:
-            if run and (each is None or not _follows(run[-1], each)):
-                masks = [one.activated for one in run if one.activated is not None]
-                events = tuple(one.event for one in run)
-                ask = m.Ask(
-                    self._epoch,
-                    run[0].asked,
-                    run[0].number,
-                    run[0].stored,
-                    events,
-                    np.stack(masks) if masks else None,
-                )
-                actions.append(Send(ask, client))
-                run = []
-            if each is not None:
-                run.append(each)
-        return actions
+        return [
+            Send(m.Ask(self._epoch, run[0].asked, run[0].number, run[0].stored, events, chosen), client)
+            for run, events, chosen in runs(questions, _follows)
+        ]
 
     def _stand(self, each: _Question, client: int, seat: Seat) -> Stand | None:
         """What stands in for a client that has not replied; None while it is waited for."""

@@ -21,7 +21,7 @@ from anabranch.errors import ConfigError
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Send, Stop
 from anabranch.protocol.missing import Stand, Wait, unknown
-from anabranch.protocol.opened import Answer, Arrival, Late, Open
+from anabranch.protocol.opened import Answer, Arrival, Late, Open, runs
 from anabranch.protocol.questions import Questions
 from anabranch.protocol.seat import Expected, Seat
 from anabranch.protocol.terms import Terms, difference
@@ -457,17 +457,10 @@ class ServerConversation:
 
     def _ask(self, client: int, rounds: Iterable[Open]) -> list[Action]:
         """Queries one client for rounds of which it may know nothing."""
-        actions: list[Action] = []
-        run: list[Open] = []
-        for each in [*rounds, None]:
-            if run and (each is None or each.t != run[-1].t + 1):
-                masks = [one.activated for one in run if one.activated is not None]
-                chosen = np.stack(masks) if masks else None
-                actions.append(Send(m.Query(self._epoch, run[0].t, tuple(one.event for one in run), chosen), client))
-                run = []
-            if each is not None:
-                run.append(each)
-        return actions
+        return [
+            Send(m.Query(self._epoch, run[0].t, events, chosen), client)
+            for run, events, chosen in runs(rounds, lambda one, other: other.t == one.t + 1)
+        ]
 
     @property
     def _pause(self) -> float:
