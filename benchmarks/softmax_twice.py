@@ -3,7 +3,7 @@
 Its text has the server's model end with a softmax, and the loss be cross-entropy, which in common libraries applies one
 itself. ``python -m benchmarks.softmax_twice RESULTS.jsonl`` trains OGD and DLR under each activation on the drifting
 i-MNIST stream with such a model: 200,000 rounds at each learning rate, then 2,000,000 at the best of them. It adds a
-JSON line a run and skips those that are there already.
+JSON line a run and skips those that are there already. The results of docs/paper.md are in docs/paper/.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ from typing import Any
 
 import equinox as eqx
 import jax
+from matplotlib.figure import Figure
 
 import anabranch as ab
 from anabranch.experiments.study import TUNING_SEED
+from anabranch.output import png
+from anabranch.result import machine, versions
 
 METHODS: dict[str, tuple[ab.Update, ab.Activation]] = {
     f"{name}-{activation}": (update, rule)
     for activation, rule in (("Event", ab.Event(0.0)), ("Full", ab.Full()), ("Random", ab.Random(0.5)))
     for name, update in (("OGD", ab.OGD()), ("DLR", ab.DLR(window=10, decay=0.95)))
 }
+ROUNDS = 2_000_000
+SEEN = f"{ROUNDS:,} rounds"
 RATES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 
 
@@ -41,8 +46,11 @@ class Results:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        lines = path.read_text().splitlines() if path.exists() else []
-        self._done = {json.loads(line)["run"]: json.loads(line) for line in lines}
+        if not path.exists():
+            made = {"command": "python -m benchmarks.softmax_twice", "versions": versions(), "machine": machine()}
+            path.write_text(json.dumps(made) + "\n")
+        runs = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+        self._done = {run["run"]: run for run in runs}
         self._digits = ab.streams.load_digits()
 
     def error(self, method: str, rate: float, rounds: int, seed: int) -> float:
@@ -70,12 +78,32 @@ class Results:
         late = [float(each) for each in result.curve.run_time_error]
         return {"error": result.error_rate, "last": result.run_time_error, "curve": late}
 
+    def draw(self) -> None:
+        """The run-time errors of the long runs, beside the file."""
+        figure = Figure(figsize=(9, 3), dpi=120, layout="constrained")
+        for axes, activation in zip(figure.subplots(1, 3, sharey=True), ("Full", "Random", "Event"), strict=True):
+            for update, colour in (("OGD", "#b8352f"), ("DLR", "#2f6db8")):
+                (run,) = (
+                    r for name, r in self._done.items() if name.startswith(f"{update}-{activation}") and SEEN in name
+                )
+                curve = run["curve"]
+                millions = [ROUNDS / 1e6 * (i + 1) / len(curve) for i in range(len(curve))]
+                axes.plot(millions, curve, color=colour, label=update)
+            axes.set_title(activation)
+            axes.set_xlabel("million rounds")
+            axes.set_ylim(0, 0.3)
+            axes.spines[["top", "right"]].set_visible(False)
+        figure.axes[0].set_ylabel("run-time error rate")
+        figure.axes[0].legend(frameon=False)
+        self._path.with_suffix(".png").write_bytes(png(figure))
+
 
 def main() -> None:
     results = Results(Path(sys.argv[1]))
     for method in METHODS:
         errors = {rate: results.error(method, rate, 200_000, TUNING_SEED) for rate in RATES}
-        results.error(method, min(errors, key=errors.__getitem__), 2_000_000, 1)
+        results.error(method, min(errors, key=errors.__getitem__), ROUNDS, 1)
+    results.draw()
 
 
 if __name__ == "__main__":
