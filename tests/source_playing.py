@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from anabranch.sources.base import Happening, Source
 
 T = TypeVar("T")
-LONG = 60.0
+LONG = 120.0
 """Seconds after which a test that waits for something has failed."""
 
 
