@@ -11,7 +11,7 @@ import pytest
 
 import anabranch as ab
 from anabranch.protocol import messages as m
-from anabranch.protocol.actions import Note, Played, Send
+from anabranch.protocol.actions import Note, Played, Send, Stop
 from anabranch.protocol.memory import InMemory
 from anabranch.protocol.missing import HOW, Last, Mean, Skip, Wait, Zero
 from conversations import answer, bits_of, check_same, joined
@@ -112,6 +112,39 @@ def test_policies_under_loss_and_death(seed):
     replaced = {HOW[how] for record in world.log for how in record.missing}
     assert len(replaced) > 2
     assert trained(world.server, world.clients) == follow(setting, world.log)
+
+
+@pytest.mark.parametrize("what", ["parameters", "features"])
+def test_a_client_whose_parameters_are_not_finite_cannot_go_on(what):
+    """Nothing that it could send would be usable again; features that are not finite are those of an event."""
+    setting = Setting(activation=ab.Full(), rounds=15, missing=(Wait(), Zero(), Wait(), Wait()))
+    log, stops, world = [], [], None
+
+    def do(party, actions):
+        stops.extend(each for each in actions if party == 2 and isinstance(each, Stop))
+        InMemory.do(world, party, actions)
+
+    def played(each):
+        log.extend(each.records)
+        if world.server.rounds == 5 and what == "parameters":
+            client = world.clients[1].compute
+            client.restore({name: array * np.float32(np.nan) for name, array in client.arrays().items()}, client.rounds)
+
+    world = setting.in_memory(played=played)
+    world.do = do
+    if what == "features":
+        known = world.clients[1]._look
+        world.clients[1]._look = lambda event: known(event) * np.float32(np.inf if event == name(5) else 1)
+    world.run()
+    how = [HOW[record.missing[1]] for record in log]
+    if what == "features":
+        assert how == ["answered"] * 5 + ["zero"] + ["answered"] * 9
+        assert [stop.reason for stop in stops] == ["the stream has ended"]
+        return
+    assert how == ["answered"] * 5 + ["zero"] * 10
+    stop = stops[0]
+    assert (stop.failed, stop.diverged) == (True, True)
+    assert stop.reason == "the embeddings of client 2 are not finite since round 5: try a smaller learning rate"
 
 
 def test_last_and_mean_know_of_the_rounds_just_before():

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from nats.aio.msg import Msg
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
@@ -351,17 +352,23 @@ def test_a_federation_over_a_broker_that_is_there_already(tmp_path: Path) -> Non
     assert min(_wire(tmp_path / "fed", "in", "Embeddings", "messages").values()) < 300
 
 
-def test_training_that_cannot_go_on_ends_the_command(tmp_path: Path) -> None:
-    nobody = {"name": "Random", "p": 0.0}  # but the server takes steps, which are too long
-    run = write_run(tmp_path / "data", clients=1, rounds=300, learning_rate=1e38, activation=nobody)
+@pytest.mark.parametrize(
+    ("p", "said"),
+    [(0.0, "the derivative is not finite"), (1.0, "the embeddings of client 1 are not finite")],
+    ids=["at the server", "at a client"],
+)
+def test_training_that_cannot_go_on_ends_the_command(p: float, said: str, tmp_path: Path) -> None:
+    """Nobody but the server takes steps, which are too long, or the client does too."""
+    who = {"name": "Random", "p": p}
+    run = write_run(tmp_path / "data", clients=1, rounds=300, learning_rate=1e38, activation=who)
     command = [sys.executable, "-m", "anabranch", "up", str(run), "--out", str(tmp_path / "fed"), "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 3, done.stderr
-    assert "not finite" in _flat(done.stderr)
+    assert said in _flat(done.stderr)
     assert "Traceback" not in done.stderr
     result = json.loads((tmp_path / "fed" / "result.json").read_text())
     assert 0 < result["rounds"] < 300
-    assert "not finite" in result["stopped"]
+    assert said in result["stopped"]
     assert not processes_of(tmp_path / "fed")
 
 

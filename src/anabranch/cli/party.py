@@ -34,7 +34,7 @@ def client(file: FileArgument, as_json: JsonOption = False, with_parent: ParentO
     """Run one client of a federation: it holds features and a bottom model.
 
     It waits for the server, may be stopped and started at any time, kill -9 included, and goes on where it was. Exit
-    codes: 0 the stream has ended, or it was stopped; 2 it cannot take part.
+    codes: 0 the stream has ended, or it was stopped; 2 it cannot take part; 3 training cannot go on.
     """
     _run(file, server=False, as_json=as_json, with_parent=with_parent)
 

@@ -134,8 +134,8 @@ def _up(
     stopped = None
     if pressed is not None:
         stopped = "interrupted"
-    elif code:
-        stopped = federation.last_words(federation.parties[0])
+    elif federation.failed is not None:
+        stopped = federation.last_words(federation.failed)
     result = output.untimed(collect(run, folder.path, seconds, stopped, federation.status))
     origin = output.Origin(source.name, config.title(), config.to_dict(), run.plan.data)
     output.write(folder.path, result, origin)

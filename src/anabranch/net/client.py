@@ -177,7 +177,7 @@ class ClientParty(Engine):
         await self._do(self.conversation.bye("it was stopped"))
 
     def _refuses(self, stop: Stop) -> bool:
-        return True
+        return not stop.diverged
 
     def _rounds(self) -> int:
         return self.conversation.applied + 1

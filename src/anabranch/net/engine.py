@@ -179,7 +179,7 @@ class Engine(ABC):
             await asyncio.wait({self._saving})
         if self._problem is not None:
             raise self._problem
-        if stop is None or not (stop.failed and self._refuses(stop)):
+        if stop is None or not (stop.diverged or (stop.failed and self._refuses(stop))):
             await self._save()
         if stop is None:
             await self._last_words()

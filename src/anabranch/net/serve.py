@@ -134,7 +134,8 @@ async def _run(
                 await beside.enter_async_context(asked)
             await beside.enter_async_context(serving(of, settings.metrics, settings.metrics_host))
             stop = await party.run()
-        if not isinstance(settings, partyfile.PartyFile):  # the model of a run is made of all its parties' later
+        # The model of a run is made of all its parties' later, and one that is not finite is of no use.
+        if not (isinstance(settings, partyfile.PartyFile) or stop.diverged):
             own.write_model(party, folder)
             own.sum_up(party, folder)
         return stop

@@ -43,7 +43,7 @@ KILLED = 3
 WIRE = ("direction", "kind", "client", "bytes", "messages")
 """What is counted on the wire at the server, in all its processes; client 0 is all clients."""
 STOPPED = 3
-"""The exit code of a server whose training cannot go on."""
+"""The exit code of a party whose training cannot go on."""
 
 
 @dataclass
@@ -124,6 +124,11 @@ class LocalFederation:
     def status(self) -> dict[str, Any]:
         """The server's last status; empty before the first."""
         return self.parties[0].status
+
+    @property
+    def failed(self) -> Party | None:
+        """The party whose training cannot go on; None where there is none."""
+        return next((party for party in self.parties if party.code == STOPPED), None)
 
     async def __aenter__(self) -> LocalFederation:
         try:
@@ -214,7 +219,7 @@ class LocalFederation:
         note: Callable[[str], None] = lambda text: None,
         every: float = 0.25,
     ) -> int:
-        """Until every party has ended; returns the server's exit code.
+        """Until every party has ended; returns 0, or the exit code of one whose training cannot go on.
 
         What somebody kills is started again. Clients that are still there some time after the server has ended are
         told to leave.
@@ -237,10 +242,12 @@ class LocalFederation:
             if all(party.code is not None for party in self.parties):
                 await self._read_all()
                 tell()
-                return self.parties[0].code if self.parties[0].code == STOPPED else 0
+                return 0 if self.failed is None else STOPPED
             if self.broker is not None and not self.broker.running and not self._stopping:
                 self._count_killed("the nats-server", "was killed", f"its log is {self.broker.log}", note)
                 await self.broker.restart()
+            if any(party.code == STOPPED for party in self.parties[1:]) and not self._stopping:
+                await self.stop()  # the others would wait for a client that cannot go on
             if self.parties[0].code is not None:
                 ended = ended or time.monotonic()
                 if time.monotonic() > ended + SECONDS:

@@ -86,6 +86,8 @@ class Stop:
 
     reason: str
     failed: bool = False
+    diverged: bool = False
+    """Whether it has failed since something of this party is not finite any more."""
 
 
 Action: TypeAlias = Send | Played | Predicted | Note | Stop

@@ -351,6 +351,9 @@ class ClientConversation:
             return self._gap(f"the samples before round {asked[0].t:,} are not known")
         rounds = tuple(each.t for each in asked)
         values, pending = self.compute.encode(np.array(rounds, np.int32), np.stack([each.x for each in asked]))
+        if not np.isfinite(values).all() and self._has_diverged(asked[0].x):
+            text = f"the embeddings of client {self.client} are not finite since round {self.applied + 1:,}"
+            return [Stop(f"{text}: try a smaller learning rate", failed=True, diverged=True)]
         activated = np.zeros(len(asked), bool)
         for i, (t, event, x, chosen) in enumerate(asked):
             self._samples.push(t, event)
@@ -363,6 +366,10 @@ class ClientConversation:
         self.answers += len(rounds)
         self._let_go(rounds[-1])
         return [Send(m.Embeddings(self._session, self.applied, self.safe, rounds, activated, values))]
+
+    def _has_diverged(self, x: NDArray[Any]) -> bool:
+        """Whether its parameters have grown beyond all measure, and not only an event's features."""
+        return not np.isfinite(self.compute.embed(np.ones_like(x)[None])).all()
 
     def _gap(self, text: str, what: str = "gap") -> list[Action]:
         """Begins a session again, so that what is lacking comes; where that has not helped, its carrier waits first."""
