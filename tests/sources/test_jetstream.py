@@ -266,6 +266,28 @@ def test_a_watch_that_ends_is_an_error_and_no_old_values(tmp_path: Path, monkeyp
     with_broker(tmp_path / "broker", body)
 
 
+def test_whoever_reads_ends_with_the_source(tmp_path: Path) -> None:
+    """Also where nats-py has lost that it was cancelled: it takes that for a connection that was closed."""
+
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        for i in range(10):
+            source = opened(broker, durable=f"reader{i}")
+            await source.begin()
+            reading = asyncio.ensure_future(play(source))
+            while len(await js.consumers_info("orders")) == i:  # it has begun
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.03)
+            reading.cancel()
+            for _ in range(i % 4):
+                await asyncio.sleep(0)
+            await source.close()
+            async with asyncio.timeout(10):
+                await asyncio.wait({reading})
+            assert not source.counts
+
+    with_broker(tmp_path, body)
+
+
 def test_a_broker_that_goes_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jetstream, "WAIT", 0.2)
     monkeypatch.setattr(jetstream, "AGAIN", 0.05)

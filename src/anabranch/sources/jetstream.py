@@ -124,6 +124,8 @@ class JetStreamSource:
         self._client: Client | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._away = False
+        self._closed = False
+        """Whether no more is wanted: who reads may be cancelled, and nats-py loses that now and then."""
 
     async def begin(self) -> None:
         """Connects, and reads the bucket.
@@ -156,7 +158,7 @@ class JetStreamSource:
         if self._stream is None:
             return
         subscription: Any = None
-        while True:
+        while not self._closed:
             self._check_tasks()
             try:
                 if subscription is None:
@@ -253,10 +255,11 @@ class JetStreamSource:
 
     async def _wait(self, error: BaseException) -> None:
         self._gone(error)
-        await asyncio.sleep(AGAIN)
+        if not self._closed:
+            await asyncio.sleep(AGAIN)
 
     def _gone(self, error: BaseException) -> None:
-        if not self._away:
+        if not self._away and not self._closed:
             self._away = True
             self._notes.note("away", f"the broker is away ({str(error) or type(error).__name__}); waiting for it")
 
@@ -270,14 +273,14 @@ class JetStreamSource:
     async def _watch(self, bucket: str, ready: asyncio.Event) -> None:
         """Holds the bucket's entries, for as long as it runs."""
         assert self._client is not None, "begin comes first"
-        while True:
+        while not self._closed:
             watcher: Any = None
             connected = self._client.stats["reconnects"]
             try:
                 store = await self._client.jetstream().key_value(bucket)
                 watcher = await store.watchall()
                 self._back()
-                while True:
+                while not self._closed:
                     try:
                         entry = await watcher.updates(timeout=WAIT)
                     except errors.TimeoutError:
@@ -333,7 +336,8 @@ class JetStreamSource:
                 task.result()
 
     async def close(self) -> None:
-        """Ends the connection; what is not safe is given again."""
+        """Ends the connection, and whoever reads; what is not safe is given again."""
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
