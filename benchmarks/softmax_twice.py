@@ -28,7 +28,6 @@ METHODS: dict[str, tuple[ab.Update, ab.Activation]] = {
     for name, update in (("OGD", ab.OGD()), ("DLR", ab.DLR(window=10, decay=0.95)))
 }
 ROUNDS = 2_000_000
-SEEN = f"{ROUNDS:,} rounds"
 RATES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 
 
@@ -47,21 +46,25 @@ class Results:
     def __init__(self, path: Path) -> None:
         self._path = path
         if not path.exists():
-            made = {"command": "python -m benchmarks.softmax_twice", "versions": versions(), "machine": machine()}
+            made = {
+                "command": "python -m benchmarks.softmax_twice RESULTS.jsonl",
+                "versions": versions(),
+                "machine": machine(),
+            }
             path.write_text(json.dumps(made) + "\n")
         runs = [json.loads(line) for line in path.read_text().splitlines()[1:]]
         self._done = {run["run"]: run for run in runs}
         self._digits = ab.streams.load_digits()
 
-    def error(self, method: str, rate: float, rounds: int, seed: int) -> float:
-        """The accumulated error of a run."""
+    def run(self, method: str, rate: float, rounds: int, seed: int) -> dict[str, Any]:
+        """What came of a run."""
         run = f"{method}, {rate:g}, {rounds:,} rounds, seed {seed}"
         if run not in self._done:
             self._done[run] = {"run": run, **self._train(method, rate, rounds, seed)}
             with self._path.open("a") as lines:
                 lines.write(json.dumps(self._done[run]) + "\n")
         print(run, f"{self._done[run]['error']:.4f}", flush=True)
-        return float(self._done[run]["error"])
+        return self._done[run]
 
     def _train(self, method: str, rate: float, rounds: int, seed: int) -> dict[str, Any]:
         update, activation = METHODS[method]
@@ -78,15 +81,12 @@ class Results:
         late = [float(each) for each in result.curve.run_time_error]
         return {"error": result.error_rate, "last": result.run_time_error, "curve": late}
 
-    def draw(self) -> None:
-        """The run-time errors of the long runs, beside the file."""
+    def draw(self, curves: dict[str, list[float]]) -> None:
+        """The methods' run-time errors, beside the file."""
         figure = Figure(figsize=(9, 3), dpi=120, layout="constrained")
         for axes, activation in zip(figure.subplots(1, 3, sharey=True), ("Full", "Random", "Event"), strict=True):
             for update, colour in (("OGD", "#b8352f"), ("DLR", "#2f6db8")):
-                (run,) = (
-                    r for name, r in self._done.items() if name.startswith(f"{update}-{activation}") and SEEN in name
-                )
-                curve = run["curve"]
+                curve = curves[f"{update}-{activation}"]
                 millions = [ROUNDS / 1e6 * (i + 1) / len(curve) for i in range(len(curve))]
                 axes.plot(millions, curve, color=colour, label=update)
             axes.set_title(activation)
@@ -100,10 +100,11 @@ class Results:
 
 def main() -> None:
     results = Results(Path(sys.argv[1]))
+    curves = {}
     for method in METHODS:
-        errors = {rate: results.error(method, rate, 200_000, TUNING_SEED) for rate in RATES}
-        results.error(method, min(errors, key=errors.__getitem__), ROUNDS, 1)
-    results.draw()
+        errors = {rate: results.run(method, rate, 200_000, TUNING_SEED)["error"] for rate in RATES}
+        curves[method] = results.run(method, min(errors, key=errors.__getitem__), ROUNDS, 1)["curve"]
+    results.draw(curves)
 
 
 if __name__ == "__main__":

@@ -338,6 +338,11 @@ def test_a_fresh_run_is_compared_trial_by_trial(
     assert found.compared + found.missing == 1
 
 
+def test_two_that_diverged_are_alike_wherever_they_did() -> None:
+    one, other = (fresh(diverged=n, activation_rate=[n / 100] * 4)["runs"][0] for n in (14, 15))
+    assert check.differences(one, other) == {"accumulated error": 0.0}
+
+
 def test_the_committed_trials_are_whole_and_of_one_version() -> None:
     committed = check.reference()
     assert all(trial["key"] == key and trial["rounds"] for key, trial in committed.items())

@@ -82,6 +82,8 @@ def reference() -> dict[str, Record]:
 def differences(run: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, float]:
     """Of each quantity; where one of them diverged and the other did not, of the error alone, 1.
 
+    Where both diverged nothing differs: a rounding may have them do so some rounds sooner or later.
+
     >>> one = {"diverged": None, "accumulated_error": 0.25, "activation_rate": [0.5, 1.0], "regret": None}
     >>> one |= {"bytes_up": [100, 100], "bytes_down": [50, 100]}
     >>> differences(one, one | {"accumulated_error": 0.5, "bytes_down": [50, 110]})
@@ -89,6 +91,8 @@ def differences(run: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, f
     """
     if (run["diverged"] is None) != (other["diverged"] is None):
         return {"accumulated error": 1.0}
+    if run["diverged"] is not None:
+        return {"accumulated error": 0.0}
     found = {
         "accumulated error": abs((run["accumulated_error"] or 0.0) - (other["accumulated_error"] or 0.0)),
         "activation rate": max(
