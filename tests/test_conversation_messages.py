@@ -116,6 +116,22 @@ def test_a_hello_that_comes_twice_or_late_stops_nobody():
     assert client.joined
 
 
+def test_hellos_that_overtake_one_another_do_not_hold_up_the_end():
+    """The server takes part in the older session, and nobody says anything but that no round follows."""
+    setting = Setting(activation=ab.Full(), rounds=5)
+    server, client = joined(setting), setting.client(1, itertools.count(100))
+    older, newer = hello_of(client), hello_of(client)
+    (welcome,) = sent(server.receive(1, newer, 0.0), m.Welcome)
+    client.receive([welcome])
+    server.receive(1, older, 0.0)
+    (end,) = [each.message for each in server.end("it is over", 0.0) if each.client == 1]
+    (again,) = sent(client.receive([end]), m.Hello)
+    assert again.session not in (older.session, newer.session)
+    assert not sent(client.receive([dataclasses.replace(end, session=7)]), m.Hello), "that is of nobody here"
+    actions = client.receive([each.message for each in server.receive(1, again, 0.0) if isinstance(each, Send)])
+    assert [each.reason for each in actions if isinstance(each, Stop)] == ["it is over"]
+
+
 def test_a_server_calls_until_every_client_has_come():
     """A client that believes in the server from before says nothing by itself."""
     server = Setting().server()

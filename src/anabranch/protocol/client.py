@@ -200,7 +200,10 @@ class ClientConversation:
         if handler is None:
             return [Note("unexpected", f"the server sent a {type(message).__name__}, which no server does")]
         if message.session != self._session:  # type: ignore[attr-defined]
-            return [Note("old session", f"the server sent a {type(message).__name__} of an old session")]
+            note = Note("old session", f"the server sent a {type(message).__name__} of an old session")
+            # Its hellos may have overtaken one another, and at the end nothing else would tell the server so.
+            lost = isinstance(message, m.End) and self.joined and message.session in self._sessions
+            return [note, *(self.hello() if lost else [])]
         if not self.joined and not isinstance(message, m.Welcome | m.Refused):
             return []
         return handler(self, message)
