@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from anabranch.errors import CheckpointError
@@ -62,8 +63,31 @@ def test_inputs_that_wait_for_a_label_and_had_to_go_are_counted(
             kept.put(bytes([i]), x, True, i)
     assert inputs.noted() == {"crowded out": 1}
     assert inputs.noted() is inputs.counts
-    assert caplog.text.count("Let `kept` be no less than the server's `most`") == 1
-    assert [kept.get(bytes([i])) is not None for i in range(5)] == [False, True, True, False, False]
+    assert caplog.text.count("let `kept` be no less than the server's `most`") == 1
+    assert [kept.get(bytes([i])) is not None for i in range(5)] == [False, True, True, True, True]
+
+
+@pytest.mark.parametrize("learnt", [False, True], ids=["waiting", "learnt"])
+def test_an_input_is_made_once_however_full_the_file_is(learnt: bool, tmp_path: Path) -> None:
+    """Events that wait, or that are learnt and not dropped yet, push out no input that was looked up just now."""
+    kept = KeptInputs(tmp_path / "inputs", most=5)
+    for i in range(5):
+        kept.put(bytes([i]), np.zeros(1, np.float32), False, i)
+    if learnt:
+        kept.learnt([(i, bytes([i]), False) for i in range(5)], [])
+    asked = []
+
+    def look(name: bytes) -> dict[str, float]:
+        asked.append(name)
+        return {"a": float(len(asked))}
+
+    inputs = Inputs(look, FEATURES, kept)
+    events = [bytes([i]) for i in range(10, 15)]
+    found = [[inputs.look(event) for _ in range(3)] for event in events]
+    assert asked == events
+    assert all(x is not None and x.tobytes() == each[0].tobytes() for each in found for x in each)  # type: ignore[union-attr]
+    kept.put(events[0], np.zeros(1, np.float32), True, 5)
+    assert inputs.noted() == ({} if learnt else {"crowded out": 1})
 
 
 def test_what_is_unknown_or_unusable_is_counted_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

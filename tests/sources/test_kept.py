@@ -40,19 +40,50 @@ def test_there_are_never_more_than_most_and_the_lowest_numbers_go(tmp_path: Path
 
 
 def test_what_is_decided_of_goes_last(tmp_path: Path) -> None:
-    """Readings of which no event came push out no input that may wait for a label."""
+    """Readings of which no event came push out no input that may wait for a label, nor the other way about."""
     kept = KeptInputs(tmp_path / "inputs", most=4)
     for number in range(100):
         kept.put(bytes([number]), row(number), None)
         if number in (10, 20):
             kept.put(bytes([number]), row(number), number == 10, number // 10)
     there = [number for number in range(100) if kept.get(bytes([number])) is not None]
-    assert there == [10, 20, 98, 99]
-    assert (kept.crowded_out, len(kept)) == (0, 4)
+    assert there == [10, 20, 96, 97, 98, 99]
+    assert (kept.crowded_out, len(kept)) == (0, 6)
     for number, event in enumerate([b"x1", b"x2", b"x3"], 3):
         kept.put(event, row(number), False, number)
     there = [number for number in range(100) if kept.get(bytes([number])) is not None]
-    assert (there, kept.crowded_out) == ([20], 1)
+    assert (there, kept.crowded_out) == ([20, 96, 97, 98, 99], 1)
+
+
+def test_events_of_its_own_stay_until_they_are_safe(tmp_path: Path) -> None:
+    kept = KeptInputs(tmp_path / "inputs", most=2)
+    for number in range(20):
+        kept.put(bytes([number]), row(number), None)
+        if number < 3:
+            kept.add_own(bytes([number]))
+    there = [number for number in range(20) if kept.get(bytes([number])) is not None]
+    assert (there, len(kept)) == ([0, 1, 2, 18, 19], 5)
+    kept.drop_own([b"\0", b"\1"])
+    kept.put(b"x", row(1), None)
+    there = [number for number in range(20) if kept.get(bytes([number])) is not None]
+    assert (there, kept.crowded_out) == ([2, 19], 0)
+
+
+def test_what_is_learnt_takes_no_room_and_is_known_after_a_restart(tmp_path: Path) -> None:
+    kept = KeptInputs(tmp_path / "inputs", most=2)
+    for number in range(6):
+        kept.put(bytes([number]), row(number), number % 2 == 0, number)
+        kept.learnt([(10 - number, bytes([number]), number % 2 == 0)], [])
+    kept.learnt([(3, b"nobody", True)], [b"\1", b"nobody"])
+    expected = [(10 - number, bytes([number]), number % 2 == 0) for number in (5, 4, 3, 2, 0)]
+    assert (kept.were_learnt(), len(kept), kept.crowded_out, kept.recent(9)) == (expected, 5, 0, [])
+    kept.close()
+    kept = KeptInputs(tmp_path / "inputs", most=2)
+    for number in range(6, 9):
+        kept.put(bytes([number]), row(number), True, number)
+    assert (kept.were_learnt(), len(kept), kept.crowded_out) == (expected, 7, 1)
+    kept.drop(event for _, event, _ in expected)
+    assert (kept.were_learnt(), len(kept), kept.recent(9)) == ([], 2, [b"\7", b"\10"])
 
 
 def test_what_is_old_goes(tmp_path: Path) -> None:
@@ -62,9 +93,11 @@ def test_what_is_old_goes(tmp_path: Path) -> None:
     now[0] = 105
     kept.put(b"b", row(2), None, 1)
     kept.put(b"a", row(1), True, 2)  # makes it no younger
+    for event in (b"a", b"b"):
+        kept.add_own(event)
     assert kept.expire(109.9) == 0
     assert kept.expire(110) == 1
-    assert (kept.get(b"a"), len(kept)) == (None, 1)
+    assert (kept.get(b"a"), len(kept), kept.own()) == (None, 1, [b"b"])
     assert KeptInputs(tmp_path / "other", most=9).expire(1e12) == 0
 
 

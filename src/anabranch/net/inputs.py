@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
+from anabranch.sources.base import Notes
+from anabranch.sources.inputs import note_crowded_out
 from anabranch.sources.kept import KeptInputs
 
 MOST = 100_000
@@ -25,6 +28,7 @@ class LazyInputs:
     def __init__(self, path: Path, *, durable: bool = False) -> None:
         self._path, self._durable = path, durable
         self._kept = self._opened() if path.exists() else None
+        self._notes = Notes(Counter(), "features")
 
     def _opened(self) -> KeptInputs:
         return KeptInputs(self._path, most=MOST, durable=self._durable)
@@ -38,6 +42,16 @@ class LazyInputs:
         if self._kept is None:
             self._kept = self._opened()
         self._kept.put(event, x, activated, number)
+        note_crowded_out(self._notes, self._kept, f"at most {MOST:,} are kept: let the server's `most` be no more")
+
+    def learnt(self, rounds: Sequence[tuple[int, bytes, bool]], gone: Iterable[bytes]) -> None:
+        """Notes the rounds of events, and lets go of some others."""
+        if self._kept is not None:
+            self._kept.learnt(rounds, gone)
+
+    def were_learnt(self) -> list[tuple[int, bytes, bool]]:
+        """What was noted of events that are kept."""
+        return [] if self._kept is None else self._kept.were_learnt()
 
     def recent(self, n: int) -> list[bytes]:
         """The last ``n`` of the events that have activated the client, in their order."""

@@ -87,7 +87,7 @@ class ClientConversation:
         self._look, self._decide, self._draw = look, decide, session
         self._peek = look if peek is None else peek
         self._inputs: Inputs = InputsInMemory() if inputs is None else inputs
-        self._learnt: deque[tuple[int, bytes, bool]] = deque()
+        self._learnt = deque(self._inputs.were_learnt())
         """Rounds of events whose features may be kept, in about their order, and whether they have activated it."""
         self._taken_up: dict[bytes, None] = dict.fromkeys(self._inputs.recent(LATELY))
         """The last events of its own that the server has asked for since their labels come later."""
@@ -340,14 +340,14 @@ class ClientConversation:
         while len(self._answered) > REMEMBERED:
             del self._answered[next(iter(self._answered))]
 
-    def _let_go(self, t: int) -> None:
-        """Drops the features of events whose rounds were long before round ``t``."""
-        long_ago = t - LONG - (self.compute.rule.update.rows or 0)
+    def _are_learnt(self, rounds: Sequence[tuple[int, bytes, bool]]) -> None:
+        """The features of these wait for no label; drops those of events whose rounds were long before."""
+        self._learnt += rounds
+        long_ago = rounds[-1][0] - LONG - (self.compute.rule.update.rows or 0)
         gone = []
         while self._learnt and self._learnt[0][0] <= (min(long_ago, self.safe) if self._learnt[0][2] else long_ago):
             gone.append(self._learnt.popleft()[1])
-        if gone:
-            self._inputs.drop(gone)
+        self._inputs.learnt(rounds, gone)
 
     def _encode(self, asked: Sequence[_Asked]) -> list[Action]:
         if not self._samples.catch_up(asked[0].t):
@@ -365,9 +365,8 @@ class ClientConversation:
             activated[i] = (told or self._decide(t, x)) if chosen is None else chosen
             if activated[i]:
                 self._keeping.hold(t, event, self._epoch, {self.applied: pending[i]})
-            self._learnt.append((t, event, bool(activated[i])))
         self.answers += len(rounds)
-        self._let_go(rounds[-1])
+        self._are_learnt([(each.t, each.event, bool(activated[i])) for i, each in enumerate(asked)])
         return [Send(m.Embeddings(self._session, self.applied, self.safe, rounds, activated, values))]
 
     def _has_diverged(self, x: NDArray[Any]) -> bool:
@@ -448,8 +447,7 @@ class ClientConversation:
             self.activations += 1
         self.applied = t
         self._keeping.forget(event)
-        self._learnt.append((t, event, True))
-        self._let_go(t)
+        self._are_learnt([(t, event, True)])
         return actions
 
     def _make(self, message: m.Derivatives, new: Sequence[int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,8 +21,14 @@ class Inputs(Protocol):
     def drop(self, events: Iterable[bytes]) -> None:
         """Lets go of some events."""
 
+    def learnt(self, rounds: Sequence[tuple[int, bytes, bool]], gone: Iterable[bytes]) -> None:
+        """Notes the rounds of events that were played, and which activated the client; lets go of some others."""
+
+    def were_learnt(self) -> list[tuple[int, bytes, bool]]:
+        """What was noted of events that are kept, by processes before this one too."""
+
     def recent(self, n: int) -> list[bytes]:
-        """The last ``n`` of the events that have activated the client, in their order."""
+        """The last ``n`` of the events that have activated the client and are not learnt, in their order."""
 
 
 class InputsInMemory:
@@ -40,6 +46,12 @@ class InputsInMemory:
     def drop(self, events: Iterable[bytes]) -> None:
         for event in events:
             self._held.pop(event, None)
+
+    def learnt(self, rounds: Sequence[tuple[int, bytes, bool]], gone: Iterable[bytes]) -> None:
+        self.drop(gone)
+
+    def were_learnt(self) -> list[tuple[int, bytes, bool]]:
+        return []
 
     def recent(self, n: int) -> list[bytes]:
         return [event for event, (_, activated) in self._held.items() if activated][-n:]

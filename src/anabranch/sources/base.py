@@ -90,6 +90,10 @@ class Notes:
     def __init__(self, counts: Counter[str], where: str) -> None:
         self._counts, self._where = counts, where
 
+    def __getitem__(self, kind: str) -> int:
+        """How many of a kind there were."""
+        return self._counts[kind]
+
     def note(self, kind: str, text: str) -> None:
         """One more of a kind."""
         self._counts[kind] += 1

@@ -16,6 +16,16 @@ from anabranch.sources.features import Features, State
 from anabranch.sources.kept import KeptInputs
 
 
+def note_crowded_out(notes: Notes, kept: KeptInputs, advice: str) -> None:
+    """Notes each input that had to go though its label may come, and says what to do about it."""
+    for _ in range(kept.crowded_out - notes["crowded out"]):
+        notes.note(
+            "crowded out",
+            "the features of an event that waits for its label had to go, since too many are kept: it is not learnt "
+            f"from here; {advice}",
+        )
+
+
 class Inputs:
     """The features of events, by their names.
 
@@ -87,12 +97,7 @@ class Inputs:
 
     def noted(self) -> Counter[str]:
         """`counts`, and among them the inputs that had to go though their labels may come; the first is said."""
-        for _ in range(self._kept.crowded_out - self.counts["crowded out"]):
-            self._notes.note(
-                "crowded out",
-                "the features of an event that waits for its label had to go, since too many are kept: it is not "
-                "learnt from here. Let `kept` be no less than the server's `most`",
-            )
+        note_crowded_out(self._notes, self._kept, "let `kept` be no less than the server's `most`")
         return self.counts
 
     def peek(self, event: bytes) -> NDArray[np.float32] | None:

@@ -7,7 +7,8 @@ event's input stays the one that was looked up first.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,22 +18,30 @@ from anabranch.checks import whole
 from anabranch.errors import CheckpointError, ConfigError
 from anabranch.sources.sqlite import naming, open_sqlite
 
-_KIND = 0x616E6B34  # "ank4"
+_KIND = 0x616E6B35  # "ank5"
 _SCHEMA = """
 CREATE TABLE kept (
-    event BLOB PRIMARY KEY, x BLOB NOT NULL, kept_at REAL NOT NULL, activated INTEGER, number INTEGER NOT NULL
+    event BLOB PRIMARY KEY, x BLOB NOT NULL, kept_at REAL NOT NULL, activated INTEGER, number INTEGER NOT NULL,
+    learnt INTEGER, stepped INTEGER
 ) WITHOUT ROWID;
-CREATE INDEX kept_by_number ON kept (activated IS NOT NULL, number);
+CREATE INDEX kept_undecided ON kept (number) WHERE activated IS NULL AND learnt IS NULL;
+CREATE INDEX kept_waiting ON kept (number) WHERE activated IS NOT NULL AND learnt IS NULL;
+CREATE INDEX kept_learnt ON kept (learnt) WHERE learnt IS NOT NULL;
 CREATE INDEX kept_by_time ON kept (kept_at);
 CREATE TABLE own (place INTEGER PRIMARY KEY, event BLOB NOT NULL UNIQUE);
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)
 """
 
-_INSERT = """
-INSERT OR IGNORE INTO kept
-VALUES (?, ?, ?, ?, coalesce(?, (SELECT coalesce(max(number), -1) + 1 FROM kept WHERE (activated IS NOT NULL) = 0)))
+_UNDECIDED, _WAITING, _LEARNT = range(3)
+_WHICH = f"CASE WHEN learnt IS NOT NULL THEN {_LEARNT} ELSE activated IS NOT NULL END"
+_ARE_UNDECIDED = "activated IS NULL AND learnt IS NULL"
+_WAIT = "activated IS NOT NULL AND learnt IS NULL"
+_INSERT = f"""
+INSERT OR IGNORE INTO kept (event, x, kept_at, activated, number)
+VALUES (?, ?, ?, ?, coalesce(?, (SELECT coalesce(max(number), -1) + 1 FROM kept WHERE {_ARE_UNDECIDED})))
 """
-_OLDEST = "SELECT event, activated FROM kept ORDER BY activated IS NOT NULL, number LIMIT ?"
+_OLDEST = "SELECT event FROM kept WHERE {} ORDER BY number LIMIT ?"
+_NOT_OWN = f"{_ARE_UNDECIDED} AND event NOT IN (SELECT event FROM own)"
 
 
 class KeptInputs:
@@ -40,8 +49,9 @@ class KeptInputs:
 
     Args:
         path: of the file, made where it is not there.
-        most: how many are kept; where there are more, those go first of which nobody has decided whether they activated
-            this client, as no event may have come of them, and then those with the lowest numbers.
+        most: how many are kept that wait for their labels, and how many of which nobody has decided whether they
+            activated this client, as no event may have come of them; where there are more, those with the lowest
+            numbers go. Events of its own stay besides, and so do those that are learnt, until they are dropped.
         expiry: seconds after which one may go; None is never.
         durable: whether what is kept is on the disk at once, so that a power failure does not lose it.
         clock: seconds since 1970.
@@ -75,9 +85,11 @@ class KeptInputs:
         self._expiry, self._clock = expiry, clock
         self._database = open_sqlite(path, _KIND, _SCHEMA, durable=durable)
         self.crowded_out = 0
-        """How many that were decided of went because there were too many, since this process began."""
+        """How many that waited for their labels went because there were too many, since this process began."""
         with naming(path):
-            (self._count,) = self._database.execute("SELECT count(*) FROM kept").fetchone()
+            found = self._database.execute(f"SELECT {_WHICH} AS which, count(*) FROM kept GROUP BY which").fetchall()
+            (self._owned,) = self._database.execute("SELECT count(*) FROM own").fetchone()
+        self._counts: Counter[int] = Counter(dict(found))
 
     def get(self, event: bytes) -> tuple[NDArray[np.float32], bool | None] | None:
         """The event's input (d_m,), and whether it activated this client (None: not decided); None where not kept.
@@ -132,27 +144,34 @@ class KeptInputs:
                 self._database.execute("BEGIN IMMEDIATE")
                 self._database.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (state,))
             new = self._database.execute(_INSERT, row).rowcount
+            decided = 0
             if not new and activated is not None:
-                self._database.execute(
-                    "UPDATE kept SET activated = ?, number = coalesce(?, number) WHERE event = ? AND activated IS NULL",
-                    (activated, number, event),
+                update = (
+                    f"UPDATE kept SET activated = ?, number = coalesce(?, number) WHERE event = ? AND {_ARE_UNDECIDED}"
                 )
-        self._count += new
-        if self._count > self._most:
-            with naming(self.path):
-                gone = self._database.execute(_OLDEST, (self._count - self._most,)).fetchall()
-            self.drop([each for each, _ in gone])
-            self.crowded_out += sum(decided is not None for _, decided in gone)
+                decided = self._database.execute(update, (activated, number, event)).rowcount
+        self._counts[_UNDECIDED if activated is None else _WAITING] += new + decided
+        self._counts[_UNDECIDED] -= decided
+        # Of its own events some may be decided of or not kept, so there may be a few more than `most` besides.
+        self._crowd_out(_NOT_OWN, self._counts[_UNDECIDED] - self._most - self._owned)
+        self.crowded_out += self._crowd_out(_WAIT, self._counts[_WAITING] - self._most)
+
+    def _crowd_out(self, which: str, over: int) -> int:
+        """Lets go of the oldest, so many; how many that were."""
+        if over <= 0:
+            return 0
+        with naming(self.path):
+            gone = [event for (event,) in self._database.execute(_OLDEST.format(which), (over,)).fetchall()]
+        self.drop(gone)
+        return len(gone)
 
     def recent(self, n: int) -> list[bytes]:
-        """The last ``n`` of the events that have activated this client, by their numbers.
+        """The last ``n`` of the events that have activated this client and wait for their labels, by their numbers.
 
         Raises:
             CheckpointError: where the file is damaged.
         """
-        query = (
-            "SELECT event FROM kept WHERE (activated IS NOT NULL) = 1 AND activated = 1 ORDER BY number DESC LIMIT ?"
-        )
+        query = f"SELECT event FROM kept WHERE {_WAIT} AND activated = 1 ORDER BY number DESC LIMIT ?"
         with naming(self.path):
             return [event for (event,) in self._database.execute(query, (n,)).fetchall()][::-1]
 
@@ -173,7 +192,7 @@ class KeptInputs:
             OutputError: where it cannot be written.
         """
         with naming(self.path):
-            self._database.execute("INSERT OR IGNORE INTO own (event) VALUES (?)", (event,))
+            self._owned += self._database.execute("INSERT OR IGNORE INTO own (event) VALUES (?)", (event,)).rowcount
 
     def drop_own(self, events: Iterable[bytes]) -> None:
         """Of these nothing can be lost any more; others do not matter.
@@ -184,7 +203,41 @@ class KeptInputs:
         """
         with naming(self.path), self._database:
             self._database.execute("BEGIN IMMEDIATE")
-            self._database.executemany("DELETE FROM own WHERE event = ?", [(event,) for event in events])
+            gone = self._database.executemany("DELETE FROM own WHERE event = ?", [(event,) for event in events])
+        self._owned -= max(gone.rowcount, 0)
+
+    def learnt(self, rounds: Sequence[tuple[int, bytes, bool]], gone: Iterable[bytes]) -> None:
+        """Rounds of events were played: their inputs wait for no label, but may be asked for again for a while.
+
+        Args:
+            rounds: their numbers, their events, and whether they have activated this client.
+            gone: events to let go of together with that.
+
+        Raises:
+            CheckpointError: where the file is damaged.
+            OutputError: where it cannot be written.
+        """
+        with naming(self.path), self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            for t, event, stepped in rounds:
+                was = self._which(event)
+                if was is not None:
+                    self._database.execute(
+                        "UPDATE kept SET learnt = ?, stepped = ? WHERE event = ?", (t, stepped, event)
+                    )
+                    self._counts[was] -= 1
+                    self._counts[_LEARNT] += 1
+            self._drop(gone)
+
+    def were_learnt(self) -> list[tuple[int, bytes, bool]]:
+        """What `learnt` was told of the events that are kept, in the order of their rounds.
+
+        Raises:
+            CheckpointError: where the file is damaged.
+        """
+        query = "SELECT learnt, event, stepped FROM kept WHERE learnt IS NOT NULL ORDER BY learnt"
+        with naming(self.path):
+            return [(t, event, bool(stepped)) for t, event, stepped in self._database.execute(query).fetchall()]
 
     def drop(self, events: Iterable[bytes]) -> None:
         """Lets go of events, together; those that are not kept do not matter.
@@ -195,11 +248,24 @@ class KeptInputs:
         """
         with naming(self.path), self._database:
             self._database.execute("BEGIN IMMEDIATE")
-            gone = self._database.executemany("DELETE FROM kept WHERE event = ?", [(event,) for event in events])
-        self._count -= max(gone.rowcount, 0)
+            self._drop(events)
+
+    def _drop(self, events: Iterable[bytes]) -> None:
+        for event in events:
+            was = self._which(event)
+            if was is not None:
+                self._database.execute("DELETE FROM kept WHERE event = ?", (event,))
+                self._counts[was] -= 1
+
+    def _which(self, event: bytes) -> int | None:
+        """Whether it is undecided, waits for its label or is learnt; None where it is not kept."""
+        found = self._database.execute(f"SELECT {_WHICH} FROM kept WHERE event = ?", (event,)).fetchone()
+        return None if found is None else found[0]
 
     def expire(self, now: float) -> int:
-        """Lets go of what was kept ``expiry`` seconds before ``now`` or earlier; how many that were.
+        """Lets go of what was kept ``expiry`` seconds before ``now`` or earlier; how many inputs that were.
+
+        Of its own events among them nothing is awaited any more after a restart.
 
         Raises:
             CheckpointError: where the file is damaged.
@@ -208,12 +274,15 @@ class KeptInputs:
         if self._expiry is None:
             return 0
         with naming(self.path):
-            gone = self._database.execute("DELETE FROM kept WHERE kept_at <= ?", (now - self._expiry,)).rowcount
-        self._count -= gone
-        return gone
+            rows = self._database.execute("SELECT event FROM kept WHERE kept_at <= ?", (now - self._expiry,)).fetchall()
+        gone = [event for (event,) in rows]
+        if gone:
+            self.drop(gone)
+            self.drop_own(gone)
+        return len(gone)
 
     def __len__(self) -> int:
-        return self._count
+        return self._counts.total()
 
     def close(self) -> None:
         """Closes the file; what is in it is safe without, too."""
