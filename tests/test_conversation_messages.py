@@ -85,9 +85,10 @@ def test_a_client_older_or_newer_than_what_the_server_keeps_is_refused():
     server.seats[0].forget(10)
     hello = hello_of(world.clients[0])
     assert hello.applied == 19
-    for applied, kept in ((9, False), (10, True), (15, True), (19, True), (20, False), (-1, False)):
+    tries = ((9, False), (10, True), (15, True), (19, True), (20, False), (-1, False))
+    for i, (applied, kept) in enumerate(tries):
         draw = dataclasses.replace(hello, applied=applied, session=1000 + applied)
-        actions = server.receive(1, draw, 0.0)
+        actions = server.receive(1, draw, world.now + 2.0 * i)
         assert bool(sent(actions, m.Welcome)) is kept, applied
         if kept:
             again = sent(actions, m.Derivatives)
@@ -128,8 +129,8 @@ def test_hellos_that_overtake_one_another_do_not_hold_up_the_end():
     (again,) = sent(client.receive([end]), m.Hello)
     assert again.session not in (older.session, newer.session)
     assert not sent(client.receive([dataclasses.replace(end, session=7)]), m.Hello), "that is of nobody here"
-    actions = client.receive([each.message for each in server.receive(1, again, 0.0) if isinstance(each, Send)])
-    assert [each.reason for each in actions if isinstance(each, Stop)] == ["it is over"]
+    client.receive([each.message for each in server.receive(1, again, 0.0) if isinstance(each, Send)])
+    assert client.over == "it is over"
 
 
 def test_a_server_calls_until_every_client_has_come():
@@ -146,6 +147,39 @@ def test_a_server_calls_until_every_client_has_come():
         server.receive(i, hello_of(Setting().client(i)), now)
     assert server.due() == math.inf
     assert server.tick(now + 100) == []
+
+
+def test_a_client_that_has_left_for_good_is_waited_for_once_something_is_lacking_of_it():
+    """A server that is started again does not know yet whether anything follows."""
+    setting = Setting(rounds=4)
+    world, _ = play(setting)
+    assert world.server.done
+    server = setting.server(2)
+    server.restore(*world.server.state())
+    assert (server.awaited(), server.room) == ([], 1)
+    server.receive(1, hello_of(world.clients[0]), 0.0)
+    assert (server.awaited(), server.room) == ([], 1)
+    server.open([b"4"], [0], 1.0)
+    assert (server.awaited(), server.room) == ([2, 3, 4], 0)
+
+
+def test_a_client_leaves_when_the_server_has_kept_that_no_round_follows():
+    client, server = Setting().client(1), Setting().server()
+
+    def enter() -> int:
+        hello = hello_of(client)
+        client.receive([each.message for each in server.receive(1, hello, 0.0) if isinstance(each, Send)])
+        return hello.session
+
+    session = enter()
+    assert client.receive([m.Bye(session, m.NONE, "training cannot go on")]) == []  # its parameters are of use
+    client.receive([m.End(session, 0, m.NONE, "it is over")])
+    assert client.over == "it is over"
+    again = enter()  # the server has begun again, and perhaps goes on
+    assert client.over is None
+    assert [each.what for each in client.receive([m.Bye(session, m.NONE, "kept")])] == ["old session"]
+    client.receive([m.End(again, 0, m.NONE, "it is over")])
+    assert client.receive([m.Bye(again, m.NONE, "kept")]) == [Stop("it is over")]
 
 
 # -- two processes where one belongs -----------------------------------------------------------------------------------

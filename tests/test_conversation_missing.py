@@ -15,7 +15,7 @@ from anabranch.protocol.actions import Note, Played, Send, Stop
 from anabranch.protocol.memory import InMemory
 from anabranch.protocol.missing import HOW, Last, Mean, Skip, Wait, Zero
 from conversations import answer, bits_of, check_same, joined
-from federations import UPDATES, Chaos, Setting, follow, name, noted, trained
+from federations import UPDATES, Chaos, Setting, follow, name, noted, sent, trained
 
 
 class Quiet(InMemory):
@@ -139,7 +139,7 @@ def test_a_client_whose_parameters_are_not_finite_cannot_go_on(what):
     how = [HOW[record.missing[1]] for record in log]
     if what == "features":
         assert how == ["answered"] * 5 + ["zero"] + ["answered"] * 9
-        assert [stop.reason for stop in stops] == ["the stream has ended"]
+        assert stops == []
         return
     assert how == ["answered"] * 5 + ["zero"] * 10
     stop = stops[0]
@@ -205,6 +205,36 @@ def test_an_event_that_nobody_knows_is_as_the_policies_say(missing):
         [str(missing) if i == 2 else "answered"] * 4 for i in range(5)
     ]
     assert world.now < 1
+
+
+@pytest.mark.parametrize("how", ["its own event", "an event whose label comes later"])
+def test_parameters_that_are_not_finite_are_noticed_wherever_an_embedding_is_sent(how):
+    setting = Setting()
+    server, client = setting.server(), setting.client(1)
+    (hello,) = sent(client.hello(), m.Hello)
+    client.receive(sent(server.receive(1, hello, 0.0), m.Welcome))
+    arrays = client.compute.arrays()
+    client.compute.restore({name: array * np.float32(np.nan) for name, array in arrays.items()}, 0)
+    if how == "its own event":
+        actions = client.happened(b"0")
+    else:
+        actions = client.receive(sent(server.questions.ask([b"0"], 0.0, first=0), m.Ask))
+    (stop,) = actions
+    assert isinstance(stop, Stop)
+    assert stop.diverged
+
+
+def test_a_client_that_dies_once_it_has_said_that_it_knows_nothing_is_away():
+    server = joined(Setting())
+    server.open([b"0"], [0], 0.0)
+    for client in (2, 3, 4):
+        server.receive(client, answer(server, client, (0,), np.ones((1, 5), np.float32)), 0.1)
+    for now in (0.1, 1.2):
+        server.receive(1, lacks(server, 1, 0), now)
+        server.tick(now + 1.05)
+        assert (server.unknowing(), server.awaited()) == ([1], [])
+    server.tick(3.5)
+    assert (server.unknowing(), server.awaited()) == ([], [1])
 
 
 def test_an_event_that_nobody_knows_is_waited_for_by_default():

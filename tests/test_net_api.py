@@ -26,7 +26,7 @@ from anabranch.net.running import seconds
 from anabranch.net.status import server_status
 from anabranch.net.table import Rates, table
 from anabranch.protocol.codec import decode, encode
-from anabranch.protocol.messages import Call, Embeddings, Hello, Message, Welcome
+from anabranch.protocol.messages import Bye, Call, Embeddings, Hello, Message, Welcome
 from anabranch.protocol.terms import VERSION
 
 ROUNDS = 40
@@ -264,22 +264,23 @@ def test_a_damaged_checkpoint_costs_nothing_whenever_the_server_was_killed(
     run(main, tmp_path)
 
 
+def dies_after_its_last_answer(shop: Client, monkeypatch: pytest.MonkeyPatch) -> Client:
+    send = shop.party.link.send
+
+    async def sends(message: Any, to: int | None = None) -> None:
+        await send(message, to)
+        if isinstance(message, Embeddings) and message.rounds[-1] == ROUNDS - 1:
+            raise InterruptedError("killed")
+
+    monkeypatch.setattr(shop.party.link, "send", sends)
+    return shop
+
+
 @pytest.mark.parametrize("missing", [Wait(), Skip()], ids=["waited for", "done without"])
 def test_the_end_comes_while_a_client_is_down(missing, tmp_path: Path, monkeypatch, caplog) -> None:
     """One that has to be waited for gets its last derivatives however late it is, and another once both are there."""
     caplog.set_level("INFO", "anabranch.server")
     monkeypatch.setattr("anabranch.net.server.LAST_ANSWERS", 0.1)
-
-    def dies_after_its_last_answer(shop: Client) -> Client:
-        send = shop.party.link.send
-
-        async def sends(message: Any, to: int | None = None) -> None:
-            await send(message, to)
-            if isinstance(message, Embeddings) and message.rounds[-1] == ROUNDS - 1:
-                raise InterruptedError("killed")
-
-        monkeypatch.setattr(shop.party.link, "send", sends)
-        return shop
 
     async def main(url: str) -> None:
         expected = {"clients": [Expected(WIDTH, missing=missing)] * 2}
@@ -287,23 +288,67 @@ def test_the_end_comes_while_a_client_is_down(missing, tmp_path: Path, monkeypat
         ending = asyncio.ensure_future(played(first))
         banking = asyncio.ensure_future(steps(bank))
         with pytest.raises(InterruptedError):
-            await steps(dies_after_its_last_answer(client(url, tmp_path, 2)))
+            await steps(dies_after_its_last_answer(client(url, tmp_path, 2), monkeypatch))
         assert len(await banking) == ROUNDS  # it has all, and waits for nobody
+        monkeypatch.setattr("anabranch.net.server.COMING", 0.0)
         if isinstance(missing, Wait):
             while "waiting for shop to say that the last derivatives are there" not in caplog.text:
                 await asyncio.sleep(0)
-            assert not ending.done()
+            first.leave()
+            assert len(await ending) == ROUNDS
+
+            async def no_more() -> AsyncIterator[tuple[str, int]]:
+                for item in ():
+                    yield item
+
+            expected["labels"] = no_more()  # type: ignore[assignment]  # which do not know yet that they are over
         else:
             assert len(await ending) == ROUNDS
             assert first.stopped == "the end came, and clients were away"
             assert "no word from shop in 0.1 s that the last derivatives are there" in caplog.text
             monkeypatch.setattr("anabranch.net.server.LAST_ANSWERS", SECONDS)
-            monkeypatch.setattr("anabranch.net.server.COMING", 0.0)
-            first = server(url, tmp_path, **expected)  # which knows that the bank need not come again
-            ending = asyncio.ensure_future(played(first))
+        again = server(url, tmp_path, **expected)  # type: ignore[arg-type]  # which knows that the bank need not come
+        ending = asyncio.ensure_future(played(again))
         assert [step.round for step in await steps(client(url, tmp_path, 2))] == list(range(ROUNDS))
         await ending
-        assert first.stopped == "the stream has ended"
+        assert again.stopped == "the stream has ended"
+
+    run(main, tmp_path)
+
+
+@pytest.mark.parametrize("more", [0, 20], ids=["nothing follows", "rounds follow"])
+def test_a_goodbye_that_is_lost_and_a_server_that_dies_before_it_dismisses_anybody(more, tmp_path, monkeypatch) -> None:
+    """Clients leave when the server has kept that they may; they take part again where it has come by more labels."""
+    monkeypatch.setattr("anabranch.net.client.HELLO_EVERY", 0.05)
+    lost: list[Bye] = []
+
+    async def main(url: str) -> None:
+        labels = list(zip(NAMES, Y.tolist(), strict=True))
+        parties = [client(url, tmp_path, m) for m in (1, 2)]
+        for each in parties:
+            send = each.party.link.send
+
+            async def sends(message: Any, to: int | None = None, send: Any = send) -> None:
+                if isinstance(message, Bye) and len(lost) < 2:
+                    lost.append(message)
+                else:
+                    await send(message, to)
+
+            monkeypatch.setattr(each.party.link, "send", sends)
+        taking = asyncio.gather(*(steps(each) for each in parties))
+        first = server(url, tmp_path, labels=labels[:20])
+
+        async def dies(*clients: Any) -> None:
+            pass
+
+        monkeypatch.setattr(first.party, "_dismiss", dies)
+        assert len(await played(first)) == 20
+        assert len(lost) == 2
+        assert not taking.done()
+        again = server(url, tmp_path, labels=labels[: 20 + more])
+        assert len(await played(again)) == more
+        assert [[step.round for step in each] for each in await taking] == [list(range(20 + more))] * 2
+        assert [each.stopped for each in parties] == ["the stream has ended"] * 2
 
     run(main, tmp_path)
 

@@ -70,7 +70,9 @@ def test_an_event_that_nobody_knows_is_said_to_be_waited_for():
     ]  # fmt: skip
     assert waits not in str(asked)  # nobody is waited for
     server.tick(1.1)
-    assert server.unknowing() == [1]
+    assert (server.unknowing(), server.awaited()) == ([1], [])
+    server.tick(2.2)  # it says no more
+    assert (server.unknowing(), server.awaited()) == ([], [1])
 
 
 def test_a_question_that_nobody_answers_says_of_no_client_that_it_is_away():

@@ -261,7 +261,10 @@ def test_an_entity_that_a_client_does_not_know_is_waited_for_unless_it_may_be_mi
         return bool(said)
 
     server, _, _ = world.play(waits)
-    assert said == ["waiting for shop to know an event: each round waits for those whose missing is 'wait'"]
+    assert said == [
+        "waiting for shop to know an event, or to send what can be used: each round waits for those whose missing is "
+        "'wait'"
+    ]
     assert server.conversation.rounds < 6
 
 

@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,12 @@ LOOK_EVERY = 1.0
 """Seconds after which features that were not there for an event of its own are looked up again."""
 HELLO_EVERY = 1.0
 """Seconds after which a client that was not answered says hello again."""
-GOODBYE = 60.0
-"""Seconds for which a client that has all its derivatives waits for the server to keep that."""
+LONG = 60.0
+"""Seconds after which a client that waits for its dismissal says so."""
 
 
 class ClientParty(Engine):
-    """Runs a client until the server says that no round follows.
+    """Runs a client until the server says that no round follows, and has kept that the client has everything.
 
     Args:
         conversation: the client's side.
@@ -58,7 +57,8 @@ class ClientParty(Engine):
         self._events, self._every = events, checkpoint_every
         self._listening: asyncio.Task[None] | None = None
         self._turned = asyncio.Event()
-        self._hello_again = self._look_again = 0.0
+        self._hello_again = self._look_again = self._bye_again = 0.0
+        self._say_waits = math.inf
         self._kept: list[int] = [m.NONE]
         """The last rounds in the checkpoints that are kept, the older first."""
         self._steps_saved = 0
@@ -119,6 +119,25 @@ class ClientParty(Engine):
         if talk.activations - self._steps_saved >= self._every and self._saving is None:
             self._steps_saved = talk.activations
             self._begin_saving()
+        await self._say_goodbye(now)
+
+    async def _say_goodbye(self, now: float) -> None:
+        """At the end, again and again until the server has kept it: else it would wait for a client that is gone."""
+        talk = self.conversation
+        if talk.over is None or self._stop is not None:
+            self._say_waits = math.inf
+        elif talk.applied != self._kept[-1]:
+            self._begin_saving()
+        elif self._bye_again <= now:
+            self._bye_again = now + HELLO_EVERY
+            await self._do(talk.bye("it has all its derivatives"))
+            self._say_waits = min(self._say_waits, now + LONG)
+            if self._say_waits <= now:
+                self._say_waits = now + 60 * LONG
+                self._log.warning(
+                    "has all its derivatives, and waits for the server to keep that; if the server has ended for good "
+                    "(exit code 0), end this client too: nothing is lost"
+                )
 
     def _other_version(self, client: int, error: VersionError) -> bool:
         if self.conversation.joined:  # perhaps the server has begun again, as another one: it is asked
@@ -132,7 +151,9 @@ class ClientParty(Engine):
     def _due(self) -> float:
         if not self.conversation.joined:
             return self._hello_again
-        return self._look_again if self.conversation.waits_for_features else math.inf
+        look = self._look_again if self.conversation.waits_for_features else math.inf
+        ends = self.conversation.over is not None and self.conversation.applied == self._kept[-1]
+        return min(look, self._bye_again if ends else math.inf)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays, values = self.conversation.state()
@@ -146,32 +167,9 @@ class ClientParty(Engine):
     async def _finish(self) -> Stop:
         if self._listening is not None:
             self._listening.cancel()
-        stop = await super()._finish()
-        if not stop.failed and stop.reason != "left":
-            await self._say_goodbye()
-        return stop
-
-    async def _say_goodbye(self) -> None:
-        """Until the server has kept it: else it would wait for a client that is gone, once it is started again."""
-        talk, deadline, again = self.conversation, time.monotonic() + GOODBYE, 0.0
-        held = talk.applied
-        while not (talk.dismissed or self._leaving.is_set() or self._problem) and (now := time.monotonic()) < deadline:
-            if self._lost_something:
-                self._lost_something, again = False, now
-            if talk.applied != held:  # training went on
-                await self._save()
-                held = talk.applied
-            if again <= now:
-                again = now + HELLO_EVERY
-                await self._do(talk.bye("it has all its derivatives") if talk.joined else talk.hello())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(again, deadline) - now):
-                    await self._wake.wait()
-            self._wake.clear()
-            told = [message for _, message in super()._mail()]  # a subclass looks things up for its turns first
-            if any(isinstance(message, m.End) for message in told):
-                again = 0.0
-            await self._do(talk.receive(told))
+        if self._stop is not None and self._stop.diverged:
+            await self._do(self.conversation.bye(self._stop.reason))
+        return await super()._finish()
 
     async def _last_words(self) -> None:
         await self._do(self.conversation.bye("it was stopped"))

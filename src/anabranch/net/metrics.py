@@ -100,7 +100,7 @@ class Metrics(Collector):
         awaited = [self._client(i) for i in party.conversation.awaited()]
         found += [f"waiting for {', '.join(awaited)}"] if awaited else []
         unknowing = [self._client(i) for i in party.conversation.unknowing()]
-        why = "to know an event: each round waits for those whose missing is 'wait'"
+        why = "to know an event, or to send what can be used: each round waits for those whose missing is 'wait'"
         return [*found, *([f"waiting for {', '.join(unknowing)} {why}"] if unknowing else [])]
 
     def describe(self) -> Iterator[Metric]:

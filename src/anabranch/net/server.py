@@ -246,6 +246,7 @@ class ServerParty(Engine):
         """Tells the clients that have all their derivatives that they need not come again."""
         kept = self._goodbyes & self._goodbyes_kept
         self._goodbyes -= kept
+        self._keep_goodbyes &= bool(self._goodbyes)
         await self._dismiss(
             [client for client in sorted(kept) if self.conversation.seats[client - 1].ended], "all is kept"
         )
@@ -346,7 +347,8 @@ class ServerParty(Engine):
         """Ends where nothing follows, and else waits for what does."""
         talk = self.conversation
         if over or talk.full:
-            if talk.opened == talk.rounds and not talk.ended:
+            # Where all have said goodbye before it began: one of them may not have heard that this was kept.
+            if talk.opened == talk.rounds and not talk.ended and (talk.lingering() or not absent):
                 self._deadline = now + LAST_ANSWERS
                 why = f"no round can follow: {talk.rounds:,} is the most" if talk.full else "the stream has ended"
                 await self._do(talk.end(why, now))
@@ -500,8 +502,9 @@ class ServerParty(Engine):
             stop = await super()._finish()
         finally:
             self._log_file.close()
-        await self._tell_kept()
-        if stop.failed:
+        if stop.reason == "left":
+            await self._tell_kept()
+        else:  # it waits for nobody any more
             await self._dismiss(range(1, len(self.conversation.seats) + 1), stop.reason)
         return stop
 

@@ -80,8 +80,8 @@ class ClientConversation:
         """The last round whose derivative is in the parameters, and in the last checkpoint."""
         self.joined = False
         """Whether the server has said welcome since the last hello."""
-        self.dismissed = False
-        """Whether the server has said that it waits for the client no longer."""
+        self.over: str | None = None
+        """Why no round follows and nothing is lacking, where the server has said so since the last hello."""
         self.activations = self.answers = 0
         """Rounds that it stepped in, and rounds that it answered, since this process began."""
         self._look, self._decide, self._draw = look, decide, session
@@ -116,7 +116,7 @@ class ClientConversation:
 
     def hello(self) -> list[Action]:
         """Begins a session: at the start, and whenever the connection may have lost something."""
-        self._session, self.joined, self.dismissed = self._draw(), False, False
+        self._session, self.joined, self.over = self._draw(), False, None
         self._sessions.append(self._session)
         self._keeping.told.clear()
         width = self.compute.width
@@ -149,6 +149,8 @@ class ClientConversation:
         if not self.joined or event in self._keeping.told or self.compute.rule.update.rows is not None:
             return []
         embedding, pending = self.compute.encode(np.zeros(1, np.int32), x[None])
+        if diverged := self._diverged(embedding, x):
+            return diverged
         self._keeping.own[event][self.applied] = pending[0]
         self._keeping.told.add(event)
         return [Send(m.Happened(self._session, self.applied, event, embedding[0]))]
@@ -323,6 +325,8 @@ class ClientConversation:
         looks = self.compute.looks
         rows = [self.compute.embed(np.stack(samples[i : i + looks])) for i in range(0, len(samples), looks)]
         values = np.concatenate(rows) if rows else np.zeros((0, self.compute.width), self.compute.rule.wire)
+        if rows and (diverged := self._diverged(values, samples[0])):
+            return diverged
         flags = np.array(activated, bool)
         return [Send(m.Reply(self._session, self.applied, self.safe, tuple(known), tuple(unknown), flags, values))]
 
@@ -354,9 +358,8 @@ class ClientConversation:
             return self._gap(f"the samples before round {asked[0].t:,} are not known")
         rounds = tuple(each.t for each in asked)
         values, pending = self.compute.encode(np.array(rounds, np.int32), np.stack([each.x for each in asked]))
-        if not np.isfinite(values).all() and self._has_diverged(asked[0].x):
-            text = f"the embeddings of client {self.client} are not finite since round {self.applied + 1:,}"
-            return [Stop(f"{text}: try a smaller learning rate", failed=True, diverged=True)]
+        if diverged := self._diverged(values, asked[0].x):
+            return diverged
         activated = np.zeros(len(asked), bool)
         for i, (t, event, x, chosen) in enumerate(asked):
             self._samples.push(t, event)
@@ -369,9 +372,12 @@ class ClientConversation:
         self._are_learnt([(each.t, each.event, bool(activated[i])) for i, each in enumerate(asked)])
         return [Send(m.Embeddings(self._session, self.applied, self.safe, rounds, activated, values))]
 
-    def _has_diverged(self, x: NDArray[Any]) -> bool:
-        """Whether its parameters have grown beyond all measure, and not only an event's features."""
-        return not np.isfinite(self.compute.embed(np.ones_like(x)[None])).all()
+    def _diverged(self, values: NDArray[Any], x: NDArray[Any]) -> list[Action]:
+        """Ends where embeddings are not finite since the parameters are not, and not only since an event's ``x`` is."""
+        if np.isfinite(values).all() or np.isfinite(self.compute.embed(np.ones_like(x)[None])).all():
+            return []
+        text = f"the embeddings of client {self.client} are not finite since round {self.applied + 1:,}"
+        return [Stop(f"{text}: try a smaller learning rate", failed=True, diverged=True)]
 
     def _gap(self, text: str, what: str = "gap") -> list[Action]:
         """Begins a session again, so that what is lacking comes; where that has not helped, its carrier waits first."""
@@ -471,11 +477,12 @@ class ClientConversation:
     def _end(self, message: m.End) -> list[Action]:
         if self.applied != message.before:
             return self.hello()
-        return [Stop(message.reason)]
+        self.over = message.reason
+        return []
 
     def _bye(self, message: m.Bye) -> list[Action]:
-        self.dismissed = True
-        return []
+        """The server waits for the client no longer: at the end, that was all."""
+        return [] if self.over is None else [Stop(self.over)]
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 

@@ -96,7 +96,10 @@ class InMemory:
             if target == 0:
                 self.do(0, self.server.receive(source, message, self.now))
             else:
-                self.do(target, self.clients[target - 1].receive([message]))
+                conversation = self.clients[target - 1]
+                self.do(target, conversation.receive([message]))
+                if conversation.over is not None:
+                    self.do(target, conversation.bye(conversation.over))
             return
         before, due = self.now, self.server.due()
         self.now = max(self.now, due) if due < float("inf") else self.now + 1.0
@@ -125,5 +128,3 @@ class InMemory:
                     self.notes.append(note)
                 case Stop() as stop:
                     self.stopped[party] = stop
-                    if party and not stop.failed:
-                        self.do(party, self.clients[party - 1].bye(stop.reason))

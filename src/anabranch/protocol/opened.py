@@ -73,6 +73,8 @@ class Open:
     """Whether its deadline has passed."""
     unknown: set[int] = field(default_factory=set)
     """Who has no features for the event, or sent something that cannot be used."""
+    unheard: set[int] = field(default_factory=set)
+    """Who was asked again since, and has not said anything of this round."""
     begun: set[int] = field(default_factory=set)
     """Who has said hello since it was opened: each gets time for that once."""
     again: set[int] = field(default_factory=set)

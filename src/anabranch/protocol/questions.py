@@ -48,6 +48,8 @@ class _Question:
     replies: dict[int, _Reply] = field(default_factory=dict)
     unknown: set[int] = field(default_factory=set)
     """Who has no features for the event, or sent something that cannot be used."""
+    unheard: set[int] = field(default_factory=set)
+    """Who was asked again since, and has not said anything of this event."""
     again: set[int] = field(default_factory=set)
     """Who was asked again since a deadline passed, having replied with parameters that are too old."""
     overdue: bool = False
@@ -170,6 +172,7 @@ class Questions:
             each = self._open.get(asked)
             if each is not None and client not in each.replies:
                 each.unknown.add(client)
+                each.unheard.discard(client)
                 touched[asked] = each
         if stale:
             text = f"client {client} replied with parameters of round {reply.applied:,}: a derivative was lost"
@@ -198,10 +201,12 @@ class Questions:
             lacking = [each for each in late if client not in each.replies and each.learns]
             if not lacking:
                 continue
-            if seat.present and any(client not in each.unknown for each in lacking):
+            if seat.present and any(client not in each.unknown or client in each.unheard for each in lacking):
                 text = f"client {client} has not replied for a prediction in {self._deadline:g} s"
                 actions.append(Note("missed", text, client, len(lacking)))
                 seat.present = False
+            for each in lacking:
+                each.unheard.add(client)
             actions += self._ask(client, lacking)
         for each in late:
             each.deadline, each.overdue = now + self._deadline, True

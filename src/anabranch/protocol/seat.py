@@ -80,10 +80,10 @@ class Seat:
         """The keys of the outbox."""
         self.sent_again = -math.inf
         """When derivatives were last sent again."""
-        self.sent_from = NONE
-        """The last round whose derivative it had then, by its word."""
+        self.applied = NONE
+        """The last round whose derivative it had at its last hello, by its word."""
         self.owed = False
-        """Whether it has asked for the same once more, and has to wait a moment."""
+        """Whether what it lacked then is yet to be sent, since it has to wait a moment."""
         self.pushed = 0
         """In how many rounds it was activated."""
         self.max_delay = 0

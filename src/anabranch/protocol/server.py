@@ -121,18 +121,23 @@ class ServerConversation:
         return self.opened > m.LAST
 
     def awaited(self) -> list[int]:
-        """The clients that no round can do without, and that are not here."""
-        return [
-            client
+        """The clients that no round can do without, and that are not here.
+
+        Those that have left for good only once something is lacking of them.
+        """
+        away = [
+            (client, seat)
             for client, seat in enumerate(self.seats, 1)
             if not seat.present and isinstance(seat.expected.missing, Wait)
         ]
+        return [client for client, seat in away if not seat.ended or self._open or self.questions.learning]
 
     def unknowing(self) -> list[int]:
         """The clients that are here and waited for, since they do not know an event that has to go on."""
         oldest = self._open[0].unknown if self._open and self._open[0].overdue else ()
         waited = {*oldest, *self.questions.unknowing()}
-        return sorted(client for client in waited if isinstance(self.seats[client - 1].expected.missing, Wait))
+        seats = {client: self.seats[client - 1] for client in sorted(waited)}
+        return [i for i, seat in seats.items() if seat.present and isinstance(seat.expected.missing, Wait)]
 
     def lacking(self) -> list[int]:
         """The clients whose answer the oldest open round lacks."""
@@ -245,17 +250,19 @@ class ServerConversation:
                         late.setdefault(client, []).append(each)
         for client, rounds in late.items():
             seat = self.seats[client - 1]
-            silent = [each for each in rounds if client not in each.unknown]
+            silent = [each for each in rounds if client not in each.unknown or client in each.unheard]
             if silent and seat.present:
                 text = f"client {client} has not answered for round {silent[0].t:,} in {self._deadline:g} s"
                 actions.append(Note("missed", text, client, len(silent)))
                 seat.present = False
+            for each in rounds:
+                each.unheard.add(client)
             actions += self._ask(client, rounds)
         return actions + self._play(now)
 
     def _send_owed(self, now: float) -> list[Action]:
         due = [(i, seat) for i, seat in self._here() if seat.owed and seat.sent_again + self._pause <= now]
-        return [each for client, seat in due for each in self._send_again(client, seat, seat.sent_from, now)]
+        return [each for client, seat in due for each in self._catch_up(client, seat, now)]
 
     def end(self, reason: str, now: float) -> list[Action]:
         """Tells every client that no round follows; those that have all their derivatives say goodbye."""
@@ -321,7 +328,7 @@ class ServerConversation:
                 Send(m.Refused(hello.session, reason), client),
                 Note("refused", f"client {client} was refused: {reason}", client),
             ]
-        seat.session, seat.present, seat.ended = hello.session, True, False
+        seat.session, seat.applied, seat.present, seat.ended = hello.session, hello.applied, True, False
         for each in self._open:  # what it sent before may belong to parameters that are lost
             each.answers.pop(client, None)
             each.unknown.discard(client)
@@ -333,17 +340,23 @@ class ServerConversation:
         welcome = m.Welcome(
             hello.session, self._epoch, self.terms, seat.expected.width, seat.expected.schema, self.rounds
         )
-        actions: list[Action] = [Send(welcome, client), Note("joined", f"client {client} is here", client)]
-        recall = self.training.recall(seat, hello.applied)
+        note = Note("joined", f"client {client} is here", client)
+        return [Send(welcome, client), note, *self._catch_up(client, seat, now)]
+
+    def _catch_up(self, client: int, seat: Seat, now: float) -> list[Action]:
+        """Sends what a client lacks that has said hello, and asks it then; unless the last time was just now."""
+        recall = self.training.recall(seat, seat.applied)
+        seat.owed = bool(recall or seat.after(seat.applied)) and seat.sent_again + self._pause > now
+        if seat.owed:
+            return []
+        actions: list[Action] = []
         if recall:
-            actions.append(Send(m.Recall(hello.session, self.rounds - len(recall), recall), client))
-        if seat.sent_from == hello.applied and seat.sent_again + self._pause > now:
-            seat.owed = bool(seat.after(hello.applied))
-        else:
-            actions += self._send_again(client, seat, hello.applied, now)
-        actions += self._ask(client, self._open)
+            actions.append(Send(m.Recall(seat.session or 0, self.rounds - len(recall), recall), client))
+            seat.sent_again = now
+        actions += self._send_again(client, seat, seat.applied, now)
+        actions += self._ask(client, [each for each in self._open if client not in each.answers])
         actions += self.questions.hello(client)
-        if self._ended is not None and not seat.owed:
+        if self._ended is not None:
             actions.append(Send(self._end(seat), client))
         return actions
 
@@ -443,6 +456,7 @@ class ServerConversation:
         for t in rounds:
             if 0 <= t - self.rounds < len(self._open) and client not in self._open[t - self.rounds].answers:
                 self._open[t - self.rounds].unknown.add(client)
+                self._open[t - self.rounds].unheard.discard(client)
         return [Note(what, f"client {client}: {problem}", client), *self._play(now)]
 
     # -- what the server does -----------------------------------------------------------------------------------
@@ -468,15 +482,16 @@ class ServerConversation:
         return min(self._deadline, AGAIN)
 
     def _send_again(self, client: int, seat: Seat, applied: int, now: float) -> list[Action]:
-        seat.sent_again, seat.sent_from, seat.owed = now, applied, False
         lacking = seat.after(applied)
+        if lacking:
+            seat.sent_again = now
         size = max(1, PIECE // (math.prod(seat.shape) * seat.wire.itemsize))
         pieces = [lacking[i : i + size] for i in range(0, len(lacking), size)]
         return [Send(seat.derivatives(piece, again=True), client) for piece in pieces]
 
     def _send_again_soon(self, client: int, seat: Seat, applied: int, now: float) -> list[Action]:
-        """As `_send_again`, unless they are under way."""
-        if seat.sent_again + self._pause > now:
+        """As `_send_again`, unless they are under way, or will be."""
+        if seat.owed or seat.sent_again + self._pause > now:
             return []
         return self._send_again(client, seat, applied, now)
 
@@ -542,7 +557,7 @@ class ServerConversation:
             actions.append(played)
             for client, seat in enumerate(self.seats, 1):
                 new = seat.after(played.first - 1)
-                if new and seat.session is not None:
+                if new and seat.session is not None and not seat.owed:
                     actions.append(Send(seat.derivatives(new), client))
             actions += [self._void(client, (t,)) for client, t in voided]
             if trouble:
