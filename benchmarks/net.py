@@ -116,7 +116,7 @@ async def party(folder: Path, index: int, clients: int, rounds: int, in_flight: 
 
     def count(played: Played) -> None:
         add(played)
-        if due and server.ledger.rounds >= due[0]:
+        while due and server.ledger.rounds >= due[0]:
             del due[0]
             print(json.dumps(server_status(server, started)), flush=True)
 

@@ -33,7 +33,7 @@ from anabranch.store import checkpoint
 WELCOME = {"joined", "left"}
 """Notes of what is well."""
 INBOX = 256 * 2**20
-"""Bytes of messages that wait to be read, of all who send them together."""
+"""Bytes of messages that wait to be read, in equal shares for all who send them; one message waits however large."""
 OFTEN = 5
 """So many of these are logged before those that follow soon wait."""
 QUIET = {"late", "twice", "old session", "stale"}

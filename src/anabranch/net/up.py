@@ -41,7 +41,7 @@ LAST_LINES = 5
 KILLED = 3
 """What was killed so often, and no round was played in between, is not started again."""
 WIRE = ("direction", "kind", "client", "bytes", "messages")
-"""What is counted on the wire at the server, in all its processes; client 0 is all clients."""
+"""What is counted on the wire at the server, in each of its processes up to its last checkpoint; client 0 is all."""
 STOPPED = 3
 """The exit code of a party whose training cannot go on."""
 
