@@ -116,3 +116,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     found = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean '{found[0]}'?" if found else ""
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, without the value: a log has what is wrong with a row, and nothing that is in it.
+
+    >>> kind_of("A-17"), kind_of(2.5)
+    ('a text', 'a value of type float')
+    """
+    return "a text" if isinstance(value, str) else f"a value of type {type(value).__name__}"

@@ -87,7 +87,7 @@ def test_seconds_that_are_dates_by_chance_are_seconds(tmp_path: Path) -> None:
 def test_parquet_may_have_times_that_python_has_not(tmp_path: Path, kind: pa.DataType) -> None:
     far = pa.array([2**30 if kind == pa.date32() else 10**13], kind)
     pq.write_table(pa.table({"who": ["x"], "at": far, "a": [1]}), tmp_path / "t.parquet")
-    with pytest.raises(DataError, match=r"row 1, column 'at': '.* is no time"):
+    with pytest.raises(DataError, match="row 1, column 'at': a text is no time"):
         opened(tmp_path / "t.parquet", "")
     pq.write_table(pa.table({"who": ["x"], "at": [1], "a": far}), tmp_path / "t.parquet")
     assert str(at(opened(tmp_path / "t.parquet", ""), "x", 1)).startswith(str(kind).partition("[")[0])
@@ -173,7 +173,7 @@ def test_times_that_go_back_are_refused_or_sorted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("who,at,a\nx,1,1\nx,soon,2\n", "row 2, column 'at': 'soon' is no time"),
+        ("who,at,a\nx,1,1\nx,soon,2\n", "row 2, column 'at': a text is no time"),
         ("who,at,a\nx,,1\n", "row 1, column 'at': an empty cell is no time"),
         (f"who,at,a\nx,{'1' * 400},1\n", "row 1, column 'at': a number of more than 60 digits is no time"),
         ("who,at,a\nx,20261128,1\nx,20261129,2\n", "row 1, column 'at': 20261128 looks like a date.*2026-11-28"),

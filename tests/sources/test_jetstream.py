@@ -176,7 +176,7 @@ def test_a_message_that_cannot_be_used_is_kept_aside_and_passed(
     for reason, said in zip(
         reasons,
         [
-            "not JSON", "a list, not an object", "the entity is None", "no field 'at'", "'soon' is no time",
+            "not JSON", "a list, not an object", "the entity is None", "no field 'at'", "a text is no time",
             "a number of more than 60 digits is no time", "the entity is no text that Unicode can write",
         ],
         strict=True,

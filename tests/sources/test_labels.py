@@ -79,7 +79,7 @@ def test_a_label_that_is_no_class_is_left_out_and_counted(caplog: pytest.LogCapt
     labels = SourceLabels(PythonSource(NAMES, readings()), "y", 3)
     assert [each.label for each in run(all_of(labels))] == [0, 2, 1, 2]
     assert labels.counts == {"no class": 6}
-    assert "column 'y': the label 3 is none of 0 to 2, and is left out" in caplog.text
+    assert "column 'y': the label of a row of 1970-01-01 00:00:00 UTC is none of 0 to 2, and is left out" in caplog.text
 
 
 def test_a_second_label_of_an_event_opens_no_second_round(caplog: pytest.LogCaptureFixture) -> None:

@@ -188,7 +188,7 @@ def test_rows_without_an_entity_are_left_out_and_passed(
     events = run(play(source))
     assert short(events) == [("x", 3, 30)]
     assert source.counts["unusable"] == 2
-    assert "the row with the id 1 is left out: the entity is None" in caplog.text
+    assert "a row of 1970-01-01 00:00:01 UTC is left out: the entity is None" in caplog.text
     assert at(source, "x", 9) == 30
     run(source.close())
     assert Cursor(tmp_path / "cursor", "orders").position == [2, 2]
@@ -204,7 +204,7 @@ def test_two_rows_of_one_entity_and_time_are_one_event(database: Database, caplo
     ]
     assert source.counts == {"duplicate": 1}
     assert at(source, "x", 1) == 30  # the last of them
-    assert "two rows of one entity are both of 1970-01-01 00:00:01 UTC: they are one event" in caplog.text
+    assert "two rows of one entity and event have the same 'at', 1970-01-01 00:00:01 UTC: they are one" in caplog.text
     run(source.close())
 
 
@@ -408,7 +408,9 @@ def test_an_id_that_cannot_say_where_a_row_is(tmp_path: Path, caplog: pytest.Log
     assert [at(source, who, 9) for who in ("z", "y")] == [3, None]
     assert short(run(play(source))) == [("x", 1, 1), ("z", 2, 3)]
     assert source.counts["unusable"] == 2
-    assert "table 'orders': the row with the id b'\\x00\\xff' is left out: columns 'at' and 'id'" in caplog.text
+    assert (
+        "table 'orders': a row of 1970-01-01 00:00:02 UTC is left out: columns 'at' and 'id': a value of" in caplog.text
+    )
     run(source.close())
 
 

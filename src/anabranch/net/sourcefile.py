@@ -247,7 +247,7 @@ def _origin(file: str, wall: str) -> tuple[int, int]:
     try:
         return micros(file), micros(wall)
     except DataError as error:
-        raise ConfigError(f"origin: {error}") from None
+        raise ConfigError(f"origin is {[file, wall]}: {error}") from None
 
 
 def _credentials(section: JetStreamSection, party: Credentials) -> Credentials:

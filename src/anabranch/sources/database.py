@@ -130,10 +130,14 @@ def of_a_value(error: BaseException) -> bool:
     """Whether a value failed, as the driver cannot make anything of it, and not the database."""
     if not isinstance(error, sa.exc.DBAPIError):
         return True
-    return isinstance(error, sa.exc.DataError) or "could not decode to utf-8" in reason(error).lower()
+    return isinstance(error, sa.exc.DataError) or "could not decode to utf-8" in _said(error).lower()
 
 
 def reason(error: Any) -> str:
-    """What the driver says, in one line."""
+    """What the driver says, in one line; of a value only what kind of error, as drivers quote the value."""
+    return type(getattr(error, "orig", None) or error).__name__ if of_a_value(error) else _said(error)
+
+
+def _said(error: Any) -> str:
     lines = str(getattr(error, "orig", None) or error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any
 from uuid import UUID
 
-from anabranch.errors import DataError
+from anabranch.errors import DataError, kind_of
 from anabranch.sources.sqlite import naming, open_sqlite
 
 _KIND = 0x616E6B33  # "ank3"
@@ -85,7 +85,7 @@ def json_of(values: Sequence[Any]) -> list[Any]:
                 return {tag: text(value)}
         if value is None or isinstance(value, str | int | float):
             return value
-        raise DataError(f"{value!r:.60} is neither a text, a number nor a time, so it cannot say where a row is")
+        raise DataError(f"{kind_of(value)} is neither a text, a number nor a time, so it cannot say where a row is")
 
     return [one(value) for value in values]
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.errors import ConfigError, DataError, nearest
+from anabranch.errors import ConfigError, DataError, kind_of, nearest
 
 Kind: TypeAlias = Literal["number", "flag", "category"]
 State: TypeAlias = NDArray[np.float64]
@@ -242,11 +242,11 @@ def _number(column: Column, value: Any) -> float | None:
     if column.kind == "flag":
         flag = flag_of(value)
         if flag is None:
-            raise DataError(f"{where}: {_kind(value)} is neither true nor false")
+            raise DataError(f"{where}: {kind_of(value)} is neither true nor false")
         return flag
     if isinstance(value, date | datetime | time | np.datetime64):
         raise DataError(
-            f"{where}: {_kind(value)} is a time, which a model cannot take: make a number of it, such as the hour or "
+            f"{where}: {kind_of(value)} is a time, which a model cannot take: make a number of it, such as the hour or "
             "the days since something"
         )
     try:
@@ -255,13 +255,13 @@ def _number(column: Column, value: Any) -> float | None:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise DataError(
-            f"{where}: {_kind(value)} is not a number: has the column changed its type? A column of words is of "
+            f"{where}: {kind_of(value)} is not a number: has the column changed its type? A column of words is of "
             "kind = 'category'"
         ) from None
     if math.isnan(number):
         return None
     if math.isinf(number):
-        raise DataError(f"{where}: {_kind(value)} is not a finite number")
+        raise DataError(f"{where}: {kind_of(value)} is not a finite number")
     return number
 
 
@@ -313,8 +313,3 @@ def _standardised(state: State, number: float) -> float:
     mean = total / count
     variance = squares / count - np.square(mean)
     return float((number - first - mean) / np.sqrt(variance)) if variance > 0 else 0.0
-
-
-def _kind(value: Any) -> str:
-    """What a value is, without the value: a log has what is wrong with a row, and nothing that is in it."""
-    return "a text" if isinstance(value, str) else f"a value of type {type(value).__name__}"

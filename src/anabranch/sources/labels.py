@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from anabranch.sources.base import Happening, Notes, Source
 from anabranch.sources.features import is_missing
 from anabranch.sources.names import Names
+from anabranch.sources.times import text_of
 
 
 class LateLabel(NamedTuple):
@@ -57,8 +58,8 @@ class SourceLabels:
             else:
                 self.notes.note(
                     "no class",
-                    f"column '{self._column}': the label {value!r} is none of 0 to {self._classes - 1}, and is left "
-                    "out: is the number of classes right?",
+                    f"column '{self._column}': the label of a row of {text_of(happening.reading.time)} is none of 0 to "
+                    f"{self._classes - 1}, and is left out: is the number of classes right?",
                 )
             await happening.safe()
 

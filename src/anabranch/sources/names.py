@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.checks import whole
-from anabranch.errors import ConfigError, DataError
+from anabranch.errors import ConfigError, DataError, kind_of
 from anabranch.files import check_private, writing
 
 KEY_BYTES = 32
@@ -36,7 +36,8 @@ def entity_text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if value is None or isinstance(value, float | bool | bytes):
-        raise DataError(f"the entity is {value!r}, but it must be a text or a whole number")
+        found = "None" if value is None else kind_of(value)
+        raise DataError(f"the entity is {found}, but it must be a text or a whole number")
     try:
         text = unicodedata.normalize("NFC", str(value)).strip()
         text.encode()

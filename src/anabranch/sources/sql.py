@@ -214,7 +214,7 @@ class SqlSource:
             if self._known is not None:
                 self._known.add([(self._names.hash(entity), whose)])
         except DataError as error:
-            self._notes.note("unusable", f"the row with the id {row[1]!r} is left out: {error}")
+            self._notes.note("unusable", f"{self._named(row[0])} is left out: {error}")
             if self._cursor is not None and place is not None:
                 self._cursor.given(place)
                 self._cursor.safe(place)
@@ -225,8 +225,8 @@ class SqlSource:
         if name in self._of_moment:
             self._notes.note(
                 "duplicate",
-                f"two rows of one entity are both of {text_of(reading.time)}: they are one event, with the features of "
-                "the last of them that is there",
+                f"two rows of one entity and event have the same '{self._asked[0]}', {text_of(reading.time)}: they are "
+                "one event, with the features of the last of them that is there",
             )
         self._of_moment.add(name)
         cursor = self._cursor
@@ -238,6 +238,13 @@ class SqlSource:
 
         cursor.given(place)
         return Happening(name, reading, acknowledge)
+
+    def _named(self, moment: Any) -> str:
+        """A row for people, by its time, which alone a log may have."""
+        try:
+            return f"a row of {text_of(micros(moment, self._unit))}"
+        except DataError:
+            return "a row without a usable time"
 
     def _place(self, row: Any) -> list[Any]:
         """Where a row is, as JSON has it.

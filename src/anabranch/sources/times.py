@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from anabranch.errors import ConfigError, DataError
+from anabranch.errors import ConfigError, DataError, kind_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -83,7 +83,7 @@ def _no_time(value: Any) -> DataError:
 def _shown(value: Any) -> str:
     if isinstance(value, int) and abs(value) >= 10**60:  # Python writes no more than some thousands of digits
         return "a number of more than 60 digits"
-    return "an empty cell" if value in (None, "") else f"{value!r:.60}"
+    return "an empty cell" if value in (None, "") else kind_of(value)
 
 
 def text_of(time: int) -> str:
