@@ -19,6 +19,7 @@ from anabranch.sources.base import Reading
 from anabranch.sources.features import Column
 from anabranch.sources.names import Names
 from anabranch.sources.python import PythonSource
+from anabranch.updates import SLR
 from test_net_api import bottom, credentials, features, run, server, steps
 
 
@@ -80,8 +81,29 @@ def test_readings_in_python_are_events(tmp_path: Path) -> None:
         ({"source": [1, 2], "inputs": None, "features": None}, r"source is \[1, 2\], which has no begin"),
         ({"inputs": None}, "inputs and features, or a source and its columns"),
         ({"activation": OnEvent()}, "goes by readings as they happen: give their source"),
+        ({"columns": ["a"]}, "columns and kept are for a source"),
+        ({"kept": 10}, "columns and kept are for a source"),
+        (
+            {
+                "source": PythonSource(Names(bytes(32))),
+                "columns": ["light", "dark"],
+                "inputs": None,
+                "features": None,
+                "activation": SendOnDelta(1.0, ["ligth"]),
+            },
+            "the column 'ligth', which is no number of columns. Did you mean 'light'",
+        ),
     ],
 )
 def test_what_does_not_go_with_a_source(tmp_path: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         sourced("nats://127.0.0.1:1", tmp_path, 1, **{"inputs": 2, "features": features(1)} | options)
+
+
+@pytest.mark.parametrize(("late", "said"), [("fresh", "Give the events, or"), ("stored", "or 'fresh' with events")])
+def test_slr_learns_from_no_late_events_that_clients_tell_of(tmp_path: Path, late: str, said: str) -> None:
+    async def labels() -> AsyncIterator[tuple[str, int]]:
+        yield "x", 1
+
+    with pytest.raises(ConfigError, match=said):
+        server("nats://127.0.0.1:1", tmp_path, labels=labels(), late=late, update=SLR(3))

@@ -600,7 +600,7 @@ def test_a_room_may_send_messages_that_are_acknowledged(tmp_path: Path) -> None:
         ({"features": {"source": "xlsx"}}, 'features.source is "xlsx", but it must be "csv" or "parquet" or "sql"'),
         ({"features": {"speed": 0.0}}, "features.speed is 0.0, but it must be a number above 0"),
         ({"features": {"time": None}}, "features.time is missing"),
-        ({"features": {"speed": 1.0, "origin": ["2026-01-01", "now"]}}, "origin: 'now' is no time"),
+        ({"features": {"speed": 1.0, "origin": ["2026-01-01", "now"]}}, r"'now'\]: a text is no time"),
         ({"features": {"origin": ["2026-01-01"]}}, "features.origin"),
         ({"features": {"tme": "at"}}, "features: there is no setting 'tme'. Did you mean 'time'"),
         ({"features": {"columns": []}}, r"features.columns is \[\], but it must be a list of columns"),
@@ -628,6 +628,14 @@ def test_features_of_a_plain_table_have_no_readings(tmp_path: Path) -> None:
     world._texts["room2"]["features"] = {"path": "room2.csv", "event": "at", "columns": ["sound"]}
     with pytest.raises(ConfigError, match="OnEvent, which goes by readings as they happen: name a source"):
         world.party("room2", "nats://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("late", ["fresh", "stored"])
+def test_slr_learns_from_no_events_that_clients_tell_of(tmp_path: Path, late: str) -> None:
+    world = sensors(tmp_path, late=late)
+    world._texts["server"]["update"] = {"name": "SLR", "window": 3}
+    with pytest.raises(ConfigError, match=f"labels.late is '{late}', so clients tell of events, which they cannot"):
+        world.party("server", "nats://127.0.0.1:1")
 
 
 def test_other_features_need_another_folder(tmp_path: Path) -> None:

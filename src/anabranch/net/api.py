@@ -36,6 +36,7 @@ from anabranch.net.assemble import (
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
 from anabranch.net.given import CheckedFeatures, columns_of, decide_of, names_of, stimulus_or
+from anabranch.net.inputs import MOST
 from anabranch.net.labels import Event, LabelOf, Labels, LateLabels, labels_of
 from anabranch.net.metrics import LOOPBACK
 from anabranch.net.predictions import Predictor
@@ -266,12 +267,14 @@ class Client(Running[Step]):
         events: the names of events that activate the client, as they happen; the server opens a round for each that
             it has a label for. None where the client is asked only.
         source: instead of ``inputs``, ``features``, ``events`` and ``schema``: where readings come from and entities
-            are looked up, such as `anabranch.sources.python.PythonSource`. It is of one client, which closes it.
+            are looked up, such as `anabranch.sources.python.PythonSource`. It is of one client, which closes it when it
+            has run.
         columns: with ``source``, what is made of its values: names, or `anabranch.sources.features.Column`.
         activation: ``ab.Full()``, ``ab.Random(p)``, ``ab.Event(Γ)``, one of your own, or a function of the round and
             the features: whether an event that it is asked for activates it. With ``source`` also a stimulus of
             `anabranch.sources.activation`, such as ``SendOnDelta(0.5, ["light"])``; by default ``OnEvent()``.
-        kept: with ``source``, of so many events the features are kept.
+        kept: with ``source``, of so many readings, and of so many events that wait for labels, the features are kept;
+            None is 100,000.
         update: that of all parties.
         learning_rate: of this client, or an Optax transformation.
         learning_rate_power: ``η_t = η (t + 1)^(−power)``
@@ -310,7 +313,7 @@ class Client(Running[Step]):
         learning_rate_power: float = 0.0,
         wire_dtype: str = "float32",
         schema: str = "",
-        kept: int = 100_000,
+        kept: int | None = None,
         seed: int = 0,
         in_flight: int = 1,
         checkpoint_every: int = 1000,
@@ -326,6 +329,8 @@ class Client(Running[Step]):
         made = None if source is None else columns_of(source, columns, inputs, features, events, schema)
         if made is None and (inputs is None or features is None):
             raise ConfigError("say what the features are: inputs and features, or a source and its columns")
+        if made is None and (columns or kept is not None):
+            raise ConfigError("columns and kept are for a source: give one, or leave them out")
         rule, rate = rule_of(model, update, learning_rate, learning_rate_power, wire_dtype)
         width = whole("inputs", inputs, 1) if made is None else made.width
         output_width(model, width, self.credentials.party, "features")
@@ -335,7 +340,7 @@ class Client(Running[Step]):
             checkpoint_every=whole("checkpoint_every", checkpoint_every, 1),
             durable=durable,
         )
-        kept = whole("kept", kept, 1)
+        most = whole("kept", MOST if kept is None else kept, 1)
 
         def make(width: int, look: Look, decide: Decide, **options: Any) -> ClientParty:
             return make_client(
@@ -351,9 +356,9 @@ class Client(Running[Step]):
                 look = CheckedFeatures(features, width)  # type: ignore[arg-type]
                 party = make(width, look, decide, schema=schema, events=names, kind=_TellingClient)
             else:
-                file = KeptInputs(self._folder / INPUTS, most=kept, durable=durable)
+                stimulus = stimulus_or(activation, seed, index, made)
+                file = KeptInputs(self._folder / INPUTS, most=most, durable=durable)
                 self._stack.callback(file.close)
-                stimulus = stimulus_or(activation, seed, index)
                 party = sourced_client(partial(make, kind=_TellingSourced), source, made, stimulus, file)
         except BaseException:
             self._stack.close()
@@ -371,7 +376,15 @@ def _late_labels(labels: Any, events: Any, late: str, update: Update, classes: i
     if late not in LEARNINGS:
         raise ConfigError(f"late is {late!r}, but it is 'fresh' or 'stored'.{nearest(str(late), LEARNINGS)}")
     if late == "stored" and update.rows is not None:
-        raise ConfigError("late is 'stored', but SLR evaluates past samples again at today's parameters: take 'fresh'")
+        raise ConfigError(
+            "late is 'stored', but SLR evaluates past samples again at today's parameters: use another update, or "
+            "'fresh' with events"
+        )
+    if update.rows is not None and events is None:
+        raise ConfigError(
+            "clients tell of the events, which they cannot under SLR: its window of samples is that of the server's "
+            "order. Give the events, or use another update"
+        )
     for name, given in (("labels", labels), ("events", events)):
         if not isinstance(given, AsyncIterable) and not (name == "events" and given is None):
             raise ConfigError(f"{name} is {given!r:.60}, but with late it is an async iterable")

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from anabranch.activation import Activation, Full
-from anabranch.errors import ConfigError, DataError
+from anabranch.errors import ConfigError, DataError, nearest
 from anabranch.net.assemble import decider, stimulus_of
 from anabranch.net.labels import Event
 from anabranch.net.tables import event_name
 from anabranch.protocol.client import Decide
-from anabranch.sources.activation import ByRound, OnEvent, Stimulus
+from anabranch.sources.activation import ByRound, OnEvent, SendOnDelta, Stimulus
 from anabranch.sources.features import Column, Features
 
 _SOURCE = ("begin", "readings", "look", "close", "counts", "slow")
@@ -41,8 +41,12 @@ def decide_of(activation: Any, seed: int, index: int) -> Decide:
     return decider(activation, seed, index) if isinstance(activation, Activation) else activation
 
 
-def stimulus_or(activation: Any, seed: int, index: int) -> Stimulus:
+def stimulus_or(activation: Any, seed: int, index: int, features: Features) -> Stimulus:
     """Which readings, and which events of others, activate a client with a source."""
+    if isinstance(activation, SendOnDelta) and (unknown := activation.unknown(features.columns)):
+        raise ConfigError(
+            f"activation is of the column '{unknown}', which is no number of columns.{nearest(unknown, features.names)}"
+        )
     if activation is None:
         return OnEvent()
     if isinstance(activation, Activation):

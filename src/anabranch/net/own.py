@@ -69,7 +69,7 @@ from anabranch.protocol.client import Decide, Look
 from anabranch.protocol.missing import policy
 from anabranch.protocol.seat import Expected
 from anabranch.sources import features as rules
-from anabranch.sources.activation import OnEvent, SendOnDelta, Stimulus
+from anabranch.sources.activation import OnEvent, SendOnDelta, Stimulus, numbers_of
 from anabranch.sources.kept import KeptInputs
 from anabranch.sources.labels import SourceLabels
 from anabranch.store.waiting import Waiting
@@ -100,6 +100,11 @@ def _sourced_server(file: ServerFile, labels: SourcedLabels, credentials: Creden
     """A server whose labels come from a source."""
     if file.rounds is not None:
         raise ConfigError("rounds is for labels of a plain table: a source says itself where it ends")
+    if labels.late is not None and isinstance(file.update, SlrUpdate):
+        raise ConfigError(
+            f"labels.late is '{labels.late}', so clients tell of events, which they cannot under SLR: its window of "
+            "samples is that of the server's order. Leave late out, or use another update"
+        )
     source = open_source(labels, (labels.label,), credentials, folder)
     found = SourceLabels(source, labels.label, file.model.classes)
     samples, room = SourceSamples(found), None
@@ -225,10 +230,10 @@ def _stimulus(file: ClientFile, columns: Sequence[rules.Column], index: int) -> 
         case OnEventActivation():
             return OnEvent()
         case SendOnDeltaActivation(threshold=threshold, columns=chosen):
-            numbers = [each.name for each in columns if each.kind != "category"]
-            if unknown := [each for each in chosen or () if each not in numbers]:
-                raise ConfigError(f"activation.columns names '{unknown[0]}', which is no number of features.columns")
-            return SendOnDelta(threshold, chosen or numbers)
+            stimulus = SendOnDelta(threshold, chosen or numbers_of(columns))
+            if unknown := stimulus.unknown(columns):
+                raise ConfigError(f"activation.columns names '{unknown}', which is no number of features.columns")
+            return stimulus
         case FullActivation() | OwnRandomActivation() | EventActivation() as activation:
             return stimulus_of(_activation(activation), file.seed, index)
 

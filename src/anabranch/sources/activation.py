@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from anabranch.checks import whole
 from anabranch.errors import ConfigError
 from anabranch.sources.base import Reading
-from anabranch.sources.features import flag_of, is_missing
+from anabranch.sources.features import Column, flag_of, is_missing
 
 
 class Stimulus(Protocol):
@@ -129,6 +129,10 @@ class SendOnDelta:
         self._entities = whole("entities", entities, 1)
         self._sent: OrderedDict[str, tuple[float | None, ...]] = OrderedDict()
 
+    def unknown(self, columns: Sequence[Column]) -> str | None:
+        """The first column that it looks at and that is no number of these; else None."""
+        return next((each for each in self._columns if each not in numbers_of(columns)), None)
+
     def touches(self, reading: Reading, x: NDArray[Any]) -> bool:
         """Whether it has moved; it is then the last one that did."""
         now = tuple(_number(reading.values, name) for name in self._columns)
@@ -154,6 +158,11 @@ class SendOnDelta:
         self._sent = OrderedDict(
             (entity, tuple(values)) for entity, *values in state if len(values) == len(self._columns)
         )
+
+
+def numbers_of(columns: Sequence[Column]) -> list[str]:
+    """The names of those that may move."""
+    return [each.name for each in columns if each.kind != "category"]
 
 
 def _moved(before: float | None, now: float | None, threshold: float) -> bool:
