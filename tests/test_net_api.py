@@ -319,9 +319,12 @@ def test_the_end_comes_while_a_client_is_down(missing, tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("more", [0, 20], ids=["nothing follows", "rounds follow"])
-def test_a_goodbye_that_is_lost_and_a_server_that_dies_before_it_dismisses_anybody(more, tmp_path, monkeypatch) -> None:
+def test_a_goodbye_that_is_lost_and_a_server_that_dies_before_it_dismisses_anybody(
+    more, tmp_path, monkeypatch, caplog
+) -> None:
     """Clients leave when the server has kept that they may; they take part again where it has come by more labels."""
     monkeypatch.setattr("anabranch.net.client.HELLO_EVERY", 0.05)
+    monkeypatch.setattr("anabranch.net.client.LONG", 0.0)
     lost: list[Bye] = []
 
     async def main(url: str) -> None:
@@ -347,6 +350,7 @@ def test_a_goodbye_that_is_lost_and_a_server_that_dies_before_it_dismisses_anybo
         assert len(await played(first)) == 20
         assert len(lost) == 2
         assert not taking.done()
+        assert caplog.text.count("has all its derivatives, and waits for the server to keep that") == 2
         again = server(url, tmp_path, labels=labels[: 20 + more])
         assert len(await played(again)) == more
         assert [[step.round for step in each] for each in await taking] == [list(range(20 + more))] * 2

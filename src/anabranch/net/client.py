@@ -59,6 +59,7 @@ class ClientParty(Engine):
         self._turned = asyncio.Event()
         self._hello_again = self._look_again = self._bye_again = 0.0
         self._say_waits = math.inf
+        """When a person is told that it waits for its dismissal; -inf once that was said."""
         self._kept: list[int] = [m.NONE]
         """The last rounds in the checkpoints that are kept, the older first."""
         self._steps_saved = 0
@@ -132,8 +133,8 @@ class ClientParty(Engine):
             self._bye_again = now + HELLO_EVERY
             await self._do(talk.bye("it has all its derivatives"))
             self._say_waits = min(self._say_waits, now + LONG)
-            if self._say_waits <= now:
-                self._say_waits = now + 60 * LONG
+            if -math.inf < self._say_waits <= now:
+                self._say_waits = -math.inf
                 self._log.warning(
                     "has all its derivatives, and waits for the server to keep that; if the server has ended for good "
                     "(exit code 0), end this client too: nothing is lost"
