@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -31,6 +32,7 @@ from anabranch.net.http import HttpSettings
 from anabranch.net.metrics import Metrics
 from anabranch.net.partyfile import Predictions
 from anabranch.net.predicting import predicting
+from anabranch.net.predictions import Predictor
 from anabranch.net.server import ServerParty
 from anabranch.net.serverconf import ServerConf, Tls, party_users
 from anabranch.sources.names import Names
@@ -470,6 +472,21 @@ def _public(folder: Path) -> str:
 def test_what_would_be_open_to_others_is_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         HttpSettings(8080, **settings)
+
+
+def test_an_id_over_nats_is_refused_and_counted_and_none_is_no_id() -> None:
+    async def predict(event: bytes) -> None:
+        raise ConnectError(f"the server is asked for {event!r}")
+
+    async def main() -> list[str]:
+        raw = [b'{"entity": "A-18"}', b'{"event": "x", "entity": null}']
+        return [json.loads(await predictor.answer_json(each))["error"] for each in raw]
+
+    predictor = Predictor(SimpleNamespace(predict=predict))  # type: ignore[arg-type]
+    first, second = asyncio.run(main())
+    assert "send its keyed hash as 'entity_hash'" in first
+    assert second == "the server is asked for b'x'"
+    assert predictor.refused == 2
 
 
 @pytest.mark.parametrize(("content", "mode"), [("short", 0o600), (TOKEN, 0o644), (None, 0o600)])

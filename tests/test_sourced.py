@@ -638,6 +638,21 @@ def test_slr_learns_from_no_events_that_clients_tell_of(tmp_path: Path, late: st
         world.party("server", "nats://127.0.0.1:1")
 
 
+def test_events_of_its_own_whose_rounds_are_in_the_checkpoint_are_not_resumed(tmp_path: Path) -> None:
+    world = sensors(tmp_path)
+    party = world.party("room2", "nats://127.0.0.1:1")
+    for t, event in enumerate([b"before", b"after"], party.conversation.applied):
+        party._inputs._kept.put(event, np.zeros(1, np.float32), None)
+        party._own.add_own(event)
+        party._own.learnt([(t, event, True)], [])
+    party._own.add_own(b"no round")
+    party._own.close()
+    run(party._source.close())
+    party = world.party("room2", "nats://127.0.0.1:1")
+    assert party._own.own() == [*party.conversation._keeping.own] == [b"after", b"no round"]
+    run(party._source.close())
+
+
 def test_other_features_need_another_folder(tmp_path: Path) -> None:
     world = sensors(tmp_path)
     party = world.party("room2", "nats://127.0.0.1:1")

@@ -112,7 +112,7 @@ def test_a_second_label_of_an_event_opens_no_second_round(caplog: pytest.LogCapt
         return taken
 
     assert run(main()) == [(NAMES.of("x", 1), 0), (NAMES.of("x", 2), 1)]
-    assert labels.counts == {"duplicate": 2}
+    assert labels.counts == {"second label": 2}
     assert sorted(safe) == [1, 3]
     assert "a label of an event that has its round already is left out" in caplog.text
 

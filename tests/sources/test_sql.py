@@ -204,7 +204,10 @@ def test_two_rows_of_one_entity_and_time_are_one_event(database: Database, caplo
     ]
     assert source.counts == {"duplicate": 1}
     assert at(source, "x", 1) == 30  # the last of them
-    assert "two rows of one entity and event have the same 'at', 1970-01-01 00:00:01 UTC: they are one" in caplog.text
+    assert (
+        "two rows of one entity and event have the same 'at', 1970-01-01 00:00:01 UTC: they are one event"
+        in caplog.text
+    )
     run(source.close())
 
 
@@ -404,8 +407,17 @@ def test_an_id_that_cannot_say_where_a_row_is(tmp_path: Path, caplog: pytest.Log
         "CREATE TABLE orders (id, who TEXT, at INTEGER, a INTEGER)",
         "INSERT INTO orders VALUES (1, 'x', 1, 1), (x'00ff', 'y', 2, 2), (3, 'z', 2, 3), (x'01', 'y', 3, 4)",
     )
-    source = opened(database, cursor=Cursor(tmp_path / "cursor", "orders"))
+    now = [100.0]
+    source = opened(database, cursor=Cursor(tmp_path / "cursor", "orders"), clock=lambda: now[0])
     assert [at(source, who, 9) for who in ("z", "y")] == [3, None]
+    with pytest.MonkeyPatch.context() as patch:  # what was read for entities is not read again
+        read: list[int] = []
+        after = source._after
+        patch.setattr(source, "_after", lambda *asked: [rows := after(*asked), read.append(len(rows))][0])
+        for _ in range(2):
+            now[0] += sql.AGAIN
+            assert at(source, "nobody", 9) is None
+        assert read == [0, 0]
     assert short(run(play(source))) == [("x", 1, 1), ("z", 2, 3)]
     assert source.counts["unusable"] == 2
     assert (

@@ -171,7 +171,8 @@ class Predictor:
         """
         try:
             question = read_question(raw)
-            if "entity" in question:
+            if question.get("entity") is not None:
+                self.refused += 1
                 raise NoPredictionError(
                     "over NATS the broker sees what is asked, so a question has no entity's id: send its keyed hash as "
                     "'entity_hash' (anabranch predict: --entity-key FILE)",

@@ -131,6 +131,7 @@ class SourcedClient(_Sourced, ClientParty):
         found = checkpoint.load(self.folder)
         if found is not None:
             stimulus.restore(found.state.get("stimulus", []))
+        kept.drop_own([event for t, event, _ in kept.were_learnt() if t <= self.conversation.applied])
         # The server may ask for one of these before the source has given it again.
         self.conversation.resume(kept.own())
 
@@ -290,7 +291,7 @@ class SourceSamples(_FromSource):
             elif self.taken.add(each.name, each):
                 taken.append((each.name, each.label))
                 continue
-            self._notes.note("duplicate", "a label of an event that has its round already is left out")
+            self._notes.note("second label", "a label of an event that has its round already is left out")
         return taken
 
     def label(self, event: bytes) -> int | None:

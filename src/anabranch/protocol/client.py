@@ -130,7 +130,7 @@ class ClientConversation:
             return [Note("late", "an event has happened here after the server had asked for it")]
         self._keeping.own[event] = {}
         if len(self._keeping.own) > REMEMBERED:
-            self._keeping.forget(next(iter(self._keeping.own)))
+            self._keeping.settle(next(iter(self._keeping.own)))
             return [Note("event dropped", f"more than {REMEMBERED:,} events wait here"), *self._tell(event)]
         return self._tell(event)
 

@@ -128,6 +128,8 @@ class SqlSource:
         self._sqlite = self._engine.dialect.name == "sqlite"
         self._away = False
         self._again = 0.0
+        self._learnt_to: Any = None
+        """Up to where rows were read for their entities in this process."""
         self._moment: int | None = None
         self._of_moment: set[bytes] = set()
         """The events of the last row's time."""
@@ -226,7 +228,7 @@ class SqlSource:
             self._notes.note(
                 "duplicate",
                 f"two rows of one entity and event have the same '{self._asked[0]}', {text_of(reading.time)}: they are "
-                "one event, with the features of the last of them that is there",
+                "one event, looked up once",
             )
         self._of_moment.add(name)
         cursor = self._cursor
@@ -421,12 +423,13 @@ class SqlSource:
         known = self._known
         if known is None or self._entity is None or self._clock() < self._again:
             return False
-        place = known.position
+        # Some rows are at places that the file cannot have.
+        place = known.position if self._learnt_to is None else self._learnt_to
         while True:
             rows = self._after(place, [self._time, self._id, self._entity])
             pairs, position = [], None
             for row in rows:
-                place = [row[0], row[1]]
+                place = self._learnt_to = [row[0], row[1]]
                 try:
                     self._place(row)
                     position = place
