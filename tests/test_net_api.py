@@ -28,6 +28,7 @@ from anabranch.net.table import Rates, table
 from anabranch.protocol.codec import decode, encode
 from anabranch.protocol.messages import Bye, Call, Embeddings, Hello, Message, Welcome
 from anabranch.protocol.terms import VERSION
+from patience import until
 
 ROUNDS = 40
 SECONDS = 30.0
@@ -355,6 +356,27 @@ def test_a_goodbye_that_is_lost_and_a_server_that_dies_before_it_dismisses_anybo
         assert len(await played(again)) == more
         assert [[step.round for step in each] for each in await taking] == [list(range(20 + more))] * 2
         assert [each.stopped for each in parties] == ["the stream has ended"] * 2
+
+    run(main, tmp_path)
+
+
+def test_a_client_whose_parameters_are_not_finite_says_goodbye(tmp_path: Path, caplog) -> None:
+    """So nobody waits for its answers until their deadline."""
+    caplog.set_level("INFO", "anabranch.server")
+
+    async def main(url: str) -> None:
+        broken = jax.tree.map(lambda each: each * jnp.nan, bottom(1))
+        shop = client(url, tmp_path, 2)
+        shopping = asyncio.ensure_future(steps(shop))
+        async with server(url, tmp_path, clients=[Expected(WIDTH, missing=Skip())] * 2) as one:
+            playing = asyncio.ensure_future(anext(one))
+            with pytest.raises(ab.AnabranchError, match="client 1 are not finite since round 0: try a smaller"):
+                await steps(client(url, tmp_path, 1, model=broken))
+            await until(lambda: one.party.notes["left", 1], "a goodbye")  # type: ignore[union-attr]
+            await playing
+        shop.leave()
+        await shopping
+        assert "bank has left: the embeddings of client 1 are not finite since round 0" in caplog.text
 
     run(main, tmp_path)
 
