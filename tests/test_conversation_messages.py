@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.protocol import client as client_side
 from anabranch.protocol import messages as m
 from anabranch.protocol import server as conversation
 from anabranch.protocol.actions import Note, Played, Send, Stop
@@ -314,6 +315,17 @@ def test_events_before_the_server_is_there_wait_as_told_ones_do():
     assert client.told == 3
     client.receive([m.Void(client._session, (), (name(0),))])
     assert client.told == 2
+
+
+def test_of_too_many_events_of_its_own_the_oldest_is_settled(monkeypatch):
+    """Else it would be held on the client's disk, and its source never be told that it may forget it."""
+    monkeypatch.setattr(client_side, "REMEMBERED", 2)
+    client = Setting(rounds=10).client(1)
+    assert [client.happened(name(i)) for i in range(2)] == [[], []]
+    (note,) = client.happened(name(2))
+    assert note.what == "event dropped"
+    assert [*client.settled] == [name(0)]
+    assert client.state()[1]["happened"] == [name(1).hex(), name(2).hex()]
 
 
 def test_a_client_forgets_an_event_whose_round_went_without_it():
