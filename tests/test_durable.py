@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.net import Client, own, partyfile
+from anabranch.net import Client, inputs, own, partyfile
 from anabranch.net.credentials import Credentials
 from anabranch.net.inputs import LazyInputs
 from anabranch.sources import sqlite
@@ -61,6 +61,21 @@ def test_each_file_by_itself(given: dict[str, bool], asked: int, tmp_path: Path,
     assert synced("lazy") == asked
     kept.close()
     waiting.close()
+
+
+def test_inputs_that_had_to_go_are_said_without_a_source_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(inputs, "MOST", 2)
+    lazy = LazyInputs(tmp_path / "lazy")
+    lazy.learnt([(0, b"a", True)], [b"a"])  # there is no file yet
+    for number, event in enumerate([b"a", b"b", b"c", b"d"]):
+        lazy.put(event, X, True, number)
+        if event == b"a":
+            lazy.learnt([(7, event, True)], [])
+    assert (lazy.get(b"b"), lazy.recent(9)) == (None, [b"c", b"d"])
+    assert caplog.text.count("had to go, since too many are kept: it is not learnt from here; at most 2 are kept") == 1
+    assert LazyInputs(tmp_path / "lazy").were_learnt() == [(7, b"a", True)]
 
 
 def of_file(folder: Path, features: dict[str, Any], given: dict[str, bool]) -> Any:
