@@ -18,6 +18,7 @@ from anabranch.protocol import server as conversation
 from anabranch.protocol.actions import Note, Played, Send, Stop
 from anabranch.protocol.memory import InMemory
 from anabranch.protocol.missing import HOW, Wait, Zero
+from anabranch.sources.kept import KeptInputs
 from conversations import answer, check_same, check_steps, hello_of, joined, play, told
 from federations import UPDATES, Setting, Told, follow, name, sent, trained
 
@@ -326,6 +327,26 @@ def test_of_too_many_events_of_its_own_the_oldest_is_settled(monkeypatch):
     assert note.what == "event dropped"
     assert [*client.settled] == [name(0)]
     assert client.state()[1]["happened"] == [name(1).hex(), name(2).hex()]
+
+
+def test_what_was_learnt_before_a_restart_is_let_go_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(client_side, "LONG", 3)
+    setting = Setting(activation=ab.Recorded(np.zeros((300, 4), bool)), rounds=10)
+    kept = KeptInputs(tmp_path / "inputs", most=9)
+    for t in range(3):
+        kept.put(name(t), setting.look(1)(name(t)), False, t)
+        kept.learnt([(t, name(t), t == 1)], [])  # of the second no checkpoint has the step
+    made = setting.client(1)
+    client = client_side.ClientConversation(
+        made.terms, 1, made.schema, made.compute, made._look, made._decide, made._draw, kept
+    )
+    client.receive(sent(setting.server().receive(1, hello_of(client), 0.0), m.Welcome))
+    for t, there in ((3, [1, 2]), (5, [1, 2])):
+        assert sent(client.receive([m.Query(1, t, (name(t),), None)]), m.Embeddings)
+        assert [i for i in range(3) if kept.get(name(i))] == there
+    client.safe = 1
+    client.receive([m.Query(1, 6, (name(6),), None)])
+    assert len(kept) == 0
 
 
 def test_a_client_forgets_an_event_whose_round_went_without_it():
