@@ -153,7 +153,9 @@ class KeptInputs:
         self._counts[_UNDECIDED if activated is None else _WAITING] += new + decided
         self._counts[_UNDECIDED] -= decided
         # Of its own events some may be decided of or not kept, so there may be a few more than `most` besides.
-        self._crowd_out(_NOT_OWN, self._counts[_UNDECIDED] - self._most - self._owned)
+        over = self._counts[_UNDECIDED] - self._most - self._owned
+        if over > 0:  # some together, since each look passes over all of its own
+            self._crowd_out(_NOT_OWN, over + self._most // 100)
         self.crowded_out += self._crowd_out(_WAIT, self._counts[_WAITING] - self._most)
 
     def _crowd_out(self, which: str, over: int) -> int:
