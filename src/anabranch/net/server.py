@@ -347,8 +347,8 @@ class ServerParty(Engine):
         """Ends where nothing follows, and else waits for what does."""
         talk = self.conversation
         if over or talk.full:
-            # Where all have said goodbye before it began: one of them may not have heard that this was kept.
-            if talk.opened == talk.rounds and not talk.ended and (talk.lingering() or not absent):
+            # Those that have said goodbye before it began have time, too: they may not have heard that it was kept.
+            if talk.opened == talk.rounds and not talk.ended and not absent:
                 self._deadline = now + LAST_ANSWERS
                 why = f"no round can follow: {talk.rounds:,} is the most" if talk.full else "the stream has ended"
                 await self._do(talk.end(why, now))
