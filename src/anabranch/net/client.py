@@ -125,20 +125,22 @@ class ClientParty(Engine):
     async def _say_goodbye(self, now: float) -> None:
         """At the end, again and again until the server has kept it: else it would wait for a client that is gone."""
         talk = self.conversation
-        if talk.over is None or self._stop is not None:
+        if self._stop is not None or (talk.joined and talk.over is None):
             self._say_waits = math.inf
+        elif talk.over is None:
+            pass  # it says hello, perhaps to a server that is gone
         elif talk.applied != self._kept[-1]:
             self._begin_saving()
         elif self._bye_again <= now:
             self._bye_again = now + HELLO_EVERY
             await self._do(talk.bye("it has all its derivatives"))
             self._say_waits = min(self._say_waits, now + LONG)
-            if -math.inf < self._say_waits <= now:
-                self._say_waits = -math.inf
-                self._log.warning(
-                    "has all its derivatives, and waits for the server to keep that; if the server has ended for good "
-                    "(exit code 0), end this client too: nothing is lost"
-                )
+        if -math.inf < self._say_waits <= now:
+            self._say_waits = -math.inf
+            self._log.warning(
+                "has all its derivatives, and waits for the server to keep that; if the server has ended for good "
+                "(exit code 0), end this client too: nothing is lost"
+            )
 
     def _other_version(self, client: int, error: VersionError) -> bool:
         if self.conversation.joined:  # perhaps the server has begun again, as another one: it is asked

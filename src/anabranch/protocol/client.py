@@ -165,7 +165,7 @@ class ClientConversation:
         return [action for event in [*islice(self._keeping.later, LATER)] for action in self._tell(event)]
 
     def bye(self, reason: str) -> list[Action]:
-        """Leaves, perhaps to come back; what it has applied is in a checkpoint."""
+        """Leaves, perhaps to come back; what it has applied is in a checkpoint, unless it has diverged."""
         return [Send(m.Bye(self._session, self.applied, reason))] if self.joined else []
 
     def saved(self, applied: int) -> None:

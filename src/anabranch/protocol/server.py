@@ -267,7 +267,8 @@ class ServerConversation:
     def end(self, reason: str, now: float) -> list[Action]:
         """Tells every client that no round follows; those that have all their derivatives say goodbye."""
         self._ended, self._end_again = reason, now + self._deadline
-        told = [Send(self._end(seat), client) for client, seat in self._here() if not seat.ended]
+        # Whoever is owed something is told with it: without it, it would say hello and be owed it once more.
+        told = [Send(self._end(seat), client) for client, seat in self._here() if not (seat.ended or seat.owed)]
         return [*told, *([Stop(reason)] if self.done else [])]
 
     @property
@@ -470,7 +471,9 @@ class ServerConversation:
         return [Send(m.Call(self._epoch, 0), client) for client in unheard]
 
     def _ask(self, client: int, rounds: Iterable[Open]) -> list[Action]:
-        """Queries one client for rounds of which it may know nothing."""
+        """Queries one client for rounds of which it may know nothing; later, where it is owed what they build on."""
+        if self.seats[client - 1].owed:
+            return []
         return [
             Send(m.Query(self._epoch, run[0].t, events, chosen), client)
             for run, events, chosen in runs(rounds, lambda one, other: other.t == one.t + 1)
@@ -478,8 +481,8 @@ class ServerConversation:
 
     @property
     def _pause(self) -> float:
-        """Seconds between two times that the same derivatives are sent again."""
-        return min(self._deadline, AGAIN)
+        """Seconds between two times that the same derivatives are sent again; an answer has as long after them."""
+        return min(self._deadline / 2, AGAIN)
 
     def _send_again(self, client: int, seat: Seat, applied: int, now: float) -> list[Action]:
         lacking = seat.after(applied)
