@@ -24,7 +24,7 @@ MANY = 50_000
 @pytest.fixture
 def server() -> ServerConversation:
     """One that all clients have joined, with a round open."""
-    made = Setting(rounds=10).server(coalesce=0.0)
+    made = Setting(rounds=10).server(coalesce=0.0, deadline=2.0)
     for seat in made.seats:
         seat.session, seat.present = 7, True
     made.open([name(0)], [0], 0.0)
@@ -169,3 +169,20 @@ def test_a_query_has_one_form_only():
     raw[place] = 0x11
     with pytest.raises(MessageError, match="whether flags follow is 17"):
         decode(bytes(raw))
+
+
+def test_who_is_owed_derivatives_is_told_of_nothing_before_them(server):
+    """Else it would say hello for want of them, and be owed them again, for as long as the times fit."""
+    for client in range(1, 5):
+        server.receive(client, answer((0,), server.seats[client - 1].before), 0.0)
+    hello = hello_of(Setting().client(1))
+    for session, now in ((100, 1.0), (101, 1.5)):
+        server.receive(1, dataclasses.replace(hello, session=session), now)
+    assert server.seats[0].owed
+
+    def told(actions) -> list[type]:
+        return [type(each.message) for each in actions if isinstance(each, Send) and each.client == 1]
+
+    assert told(server.open([name(1)], [0], 1.6)) == []
+    assert told(server.end("over", 1.7)) == []
+    assert told(server.tick(2.0)) == [m.Derivatives, m.Query, m.End]

@@ -31,7 +31,7 @@ PIECE = 2**19
 """Bytes, about, of the derivatives in a message that sends them again."""
 AGAIN = 1.0
 """Seconds after which the same derivatives are sent once more, to whom asks for them in a new session or with an answer
-that lacks them; the deadline, where that is shorter."""
+that lacks them; half the deadline, where that is shorter."""
 FORGOTTEN = 10_000
 """So many events are forgotten in one message."""
 REMEMBERED = 10_000
