@@ -26,7 +26,7 @@ import tomli_w
 
 from anabranch.net.broker import LocalBroker
 
-CLIENTS, FEATURES, ROWS = 4, 49, 100_000
+CLIENTS, FEATURES, ROWS = 4, 49, 250_000
 """The paper's i-MNIST model has 196 features a client; a table of that many rows would take long to read."""
 THREADS = 16
 
