@@ -40,10 +40,11 @@ from anabranch.sources.features import Column, Features
 from anabranch.sources.files import FileSource
 from anabranch.sources.names import Names, read_key, write_key
 from anabranch.sources.sql import SqlSource
-from databases import Sqlite
+from databases import Postgresql, Sqlite, postgresql
 from federations import sent
 from forks import Forked
 from message_brokers import message_broker
+from patience import until
 from source_playing import play, run
 
 UPDATE = {"name": "DLR", "window": 2, "decay": 0.5}
@@ -362,6 +363,32 @@ def test_a_client_with_a_database_that_is_killed_goes_on_and_loses_nothing(tmp_p
     assert (counts["happened"], counts["learnt"]) == (150, 150)
     assert server.ledger.activations.tolist() == [150, 0]
     assert "Traceback" not in (tmp_path / "bank.log").read_text()
+
+
+def test_a_database_that_starts_after_its_party_is_waited_for(tmp_path: Path) -> None:
+    world = World(tmp_path, ["bank"])
+
+    async def main(database: Postgresql) -> int:
+        database.run("CREATE TABLE orders (id INTEGER PRIMARY KEY, who VARCHAR(20), at BIGINT, a DOUBLE PRECISION)")
+        rows = {"source": "sql", "url": database.url, "table": "orders", "entity": "who", "time": "at", "id": "id"}
+        world.client("bank", rows | {"columns": ["a"]}, {"name": "OnEvent"})
+        async with LocalBroker(tmp_path / "broker") as broker:
+            connection = {"url": broker.url, "federation": "demo", "party": "bank", "index": 1}
+            (tmp_path / "connection.toml").write_text(tomli_w.dumps(connection))
+            (tmp_path / "bank.toml").write_text(tomli_w.dumps(world._texts["bank"]))
+            database.stop()
+            with (tmp_path / "bank.log").open("wb") as log:
+                bank = Forked(["client", str(tmp_path / "bank.toml")], log)
+            said = (tmp_path / "bank.log").read_text
+            await until(lambda: "; waiting for it" in said(), said)
+            database.start()
+            await until(lambda: "waiting for the server" in said(), said)
+            bank.send_signal(signal.SIGTERM)
+            return await asyncio.to_thread(bank.wait, 60.0)
+
+    with postgresql() as database:
+        assert run(main(database), 300.0) == 0
+    assert (tmp_path / "bank.log").read_text().count("; waiting for it") == 1
 
 
 def test_an_event_that_is_asked_for_before_it_is_read_again_activates_its_client(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@
         │   └── VersionError      it is one of another version of the protocol
         ├── RefusedError          the other side refuses to take part (also a ConnectionError)
         ├── ClusterError          a cluster cannot be reached or used (also a ConnectionError)
-        ├── ConnectError          a party cannot connect to the broker, and why (also a ConnectionError)
+        ├── ConnectError          a party cannot connect to a broker or a database, and why (also a ConnectionError)
         └── Diverged              the loss stopped being finite; carries the result so far
     KeyboardInterrupt
     └── Interrupted               Ctrl-C during a run; carries the result so far
@@ -78,7 +78,8 @@ class ClusterError(AnabranchError, ConnectionError):
 
 
 class ConnectError(AnabranchError, ConnectionError):
-    """A party cannot connect to the broker. Where ``temporary``, trying again may help: there may be none yet."""
+    """A party cannot connect to a broker or a database. Where ``temporary``, trying again may help: there may be none
+    yet."""
 
     temporary: bool = False
 

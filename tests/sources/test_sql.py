@@ -466,6 +466,14 @@ def test_a_database_that_cannot_be_is_said_without_its_password(url: str, kind: 
     with pytest.raises(kind, match=said) as caught:
         SqlSource(url, "orders", NAMES, ["a"], time="at", id="id")
     assert "secret" not in str(caught.value)
+    assert getattr(caught.value, "temporary", False) == url.startswith("postgresql")
+
+
+def test_a_database_that_answers_with_a_refusal_is_not_waited_for(server: Postgresql) -> None:
+    url = server.engine.url.set(database="nobodys").render_as_string(hide_password=False)
+    with pytest.raises(ConnectError, match='"nobodys" does not exist') as caught:
+        SqlSource(url, "orders", NAMES, ["a"], time="at", id="id")
+    assert not caught.value.temporary
 
 
 @pytest.mark.parametrize("options", [{"as_of": "then"}, {"unit": "h"}, {"poll": 0}, {"lag": -1}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ from jax.errors import JaxRuntimeError
 
 from anabranch.configfile import find_source
 from anabranch.configfile import load as load_config
-from anabranch.errors import ConfigError
+from anabranch.errors import ConfigError, ConnectError
 from anabranch.net import assemble, own, partyfile, process
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import ASKER, Credentials
@@ -30,8 +31,12 @@ from anabranch.net.status import client_status, server_status
 from anabranch.protocol.actions import Stop
 from anabranch.store import locked
 
+_log = logging.getLogger(__name__)
+
 REPORT = 0.5
 """Seconds between two reports."""
+RETRY = 1.0
+"""Seconds between two attempts to open a source."""
 LEFT = "left"
 """Why a party has ended that was told to leave before the end."""
 
@@ -90,6 +95,21 @@ def _party(
     raise ConfigError(f"this is client {credentials.index}, but the run has {run.clients} clients")
 
 
+async def _when_there(party: Callable[[], ServerParty | ClientParty]) -> ServerParty | ClientParty:
+    """The party, once the database that it reads is there: after a power failure either may be the first."""
+    said = ""
+    while True:
+        try:
+            return party()
+        except ConnectError as error:
+            if not error.temporary:
+                raise
+            if str(error) != said:
+                said = str(error)
+                _log.warning("%s; waiting for it", said)
+        await asyncio.sleep(RETRY)
+
+
 async def _run(
     path: Path,
     settings: partyfile.AnyFile,
@@ -98,7 +118,7 @@ async def _run(
     report: Callable[[dict[str, Any]], None] | None,
     with_parent: int | None,
 ) -> Stop:
-    party = _party(path, settings, credentials, folder)
+    party = await _when_there(lambda: _party(path, settings, credentials, folder))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, party.leave)

@@ -20,6 +20,8 @@ CONNECT = 5
 """Seconds that a connection may take."""
 FAILED = (sa.exc.DBAPIError, UnicodeDecodeError, OverflowError)
 """What a query may raise."""
+_FOR_A_WHILE = ("starting up", "shutting down", "in recovery", "too many")
+"""In PostgreSQL's refusals that pass."""
 NO_IDS = (time, timedelta, bytes, list, dict)
 """Of these no id is."""
 NO_TIMES = (*NO_IDS, bool, UUID)
@@ -131,6 +133,17 @@ def of_a_value(error: BaseException) -> bool:
     if not isinstance(error, sa.exc.DBAPIError):
         return True
     return isinstance(error, sa.exc.DataError) or "could not decode to utf-8" in _said(error).lower()
+
+
+def may_come(error: Any) -> bool:
+    """Whether a database that cannot be connected to may be there later, as one is that starts after its party.
+
+    One that answers with a refusal is there, but for a few reasons of PostgreSQL's. A file of SQLite's does not come.
+    """
+    said = str(getattr(error, "orig", None) or error)
+    if not isinstance(error, sa.exc.OperationalError) or "unable to open database file" in said:
+        return False
+    return "FATAL" not in said or any(each in said for each in _FOR_A_WHILE)
 
 
 def reason(error: Any) -> str:

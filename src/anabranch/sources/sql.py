@@ -18,6 +18,7 @@ from anabranch.sources.database import (
     NO_IDS,
     NO_TIMES,
     check_types,
+    may_come,
     of_a_value,
     open_engine,
     reason,
@@ -140,7 +141,9 @@ class SqlSource:
             )
         except sa.exc.DBAPIError as error:
             self._engine.dispose()
-            raise ConnectError(f"{shown}: cannot be used: {reason(error)}") from error
+            why = ConnectError(f"{shown}: cannot be used: {reason(error)}")
+            why.temporary = may_come(error)
+            raise why from error
         except BaseException:
             self._engine.dispose()
             raise
