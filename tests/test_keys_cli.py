@@ -76,7 +76,7 @@ def test_renew_changes_the_certificate_alone(tmp_path: Path) -> None:
     until = read_certificates(changed[0])[0].not_valid_after_utc
     assert f"cert.pem: valid until {until:%Y-%m-%d}." in out
     assert "restart bank's client" in out
-    assert "restart the nats-server" in keys("renew", folder, "broker")[1]
+    assert "tell the nats-server (nats-server --signal reload)" in keys("renew", folder, "broker")[1]
     assert "restart the server" in keys("renew", folder, "server")[1]
     Credentials.load(folder / "bank" / "connection.toml")
 

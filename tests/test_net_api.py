@@ -516,7 +516,7 @@ def test_arguments_are_checked_before_anything_is_sent(tmp_path: Path) -> None:
     wrong = [
         (lambda **o: server(url, tmp_path, **o), {"labels": 3}, "labels is 3, but it is an iterable of"),
         (lambda **o: server(url, tmp_path, **o), {"clients": [Expected(5)]}, "does not take 5 elements"),
-        (lambda **o: server(url, tmp_path, **o), {"clients": []}, "clients is empty"),
+        (lambda **o: server(url, tmp_path, **o), {"clients": []}, "clients are 0"),
         (lambda **o: server(url, tmp_path, **o), {"activation": ab.Full()}, "the server decides Fixed"),
         (lambda **o: server(url, tmp_path, **o), {"wire_dtype": "int8"}, "wire_dtype is 'int8'"),
         (lambda **o: server(url, tmp_path, **o), {"in_flight": 0}, "in_flight is 0"),

@@ -89,7 +89,7 @@ def renew(
         path = keys.renew(folder, party, days=days)
         until = read_certificates(path)[0].not_valid_after_utc
         then = (
-            "restart the nats-server"
+            "tell the nats-server (nats-server --signal reload)"
             if party == "broker"
             else f"restart the {party}"
             if party == "server"

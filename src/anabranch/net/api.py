@@ -154,8 +154,8 @@ class Server(Running[Round]):
         super().__init__(connection, folder, metrics, metrics_host)
         if self.credentials.index:
             raise ConfigError(f"this is the connection of {self.credentials.party}, not the server's")
-        if not clients:
-            raise ConfigError("clients is empty: say what is expected of each")
+        if not 1 <= len(clients) <= MOST_CLIENTS:
+            raise ConfigError(f"clients are {len(clients):,}: say what is expected of each, 1 to {MOST_CLIENTS:,}")
         if activation is not None and not isinstance(activation, Fixed):
             raise ConfigError(
                 f"activation is {activation!r}, but the server decides Fixed(k) only; clients decide else"

@@ -165,7 +165,7 @@ class Features:
 
         Raises:
             DataError: where a value is missing and its rule refuses that, or it is no value of its column; the message
-                names the column and the value.
+                names the column, and what is wrong without the value.
         """
         state = state.copy()
         x: list[float] = []
