@@ -384,11 +384,12 @@ def test_a_database_that_starts_after_its_party_is_waited_for(tmp_path: Path) ->
             database.start()
             await until(lambda: "waiting for the server" in said(), said)
             bank.send_signal(signal.SIGTERM)
+            bank.stdout.close()
             return await asyncio.to_thread(bank.wait, 60.0)
 
     with postgresql() as database:
         assert run(main(database), 300.0) == 0
-    assert (tmp_path / "bank.log").read_text().count("; waiting for it") == 1
+    assert (tmp_path / "bank.log").read_text().count("; waiting for it") <= 3, "said at each attempt"
 
 
 def test_an_event_that_is_asked_for_before_it_is_read_again_activates_its_client(tmp_path: Path) -> None:
