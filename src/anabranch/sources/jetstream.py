@@ -298,18 +298,15 @@ class JetStreamSource:
         async with self._connecting:  # who reads and who watches may both be here
             while self._held().is_closed and not self._closed:
                 try:
-                    client = await self._connect()
+                    self._client = await self._connect()
                 except _AWAY as error:
                     lasting = isinstance(error, ConnectError) and not error.temporary
                     if lasting and refused:  # twice, since one that is killed just then may look like one that refuses
                         raise
                     refused = lasting
                     await self._wait(error)
-                    continue
-                if self._closed:
-                    await _hang_up(client)
-                else:
-                    self._client = client
+            if self._closed:  # meanwhile
+                await _hang_up(self._held())
             return self._held()
 
     def _check_lasting(self, client: Client, error: BaseException, where: str) -> None:
