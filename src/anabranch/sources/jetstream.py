@@ -313,8 +313,7 @@ class JetStreamSource:
         """Raises an error that waiting does not mend, in words for people."""
         if isinstance(error, js_errors.BadBucketError):
             raise ConfigError(f"{where}: is a stream, and no key-value bucket") from error
-        code = (error.code or 0) if isinstance(error, js_errors.APIError) else 0
-        if isinstance(error, js_errors.APIError) and 400 <= code < 500 and code not in _PASSING:
+        if isinstance(error, js_errors.APIError) and 400 <= (code := error.code or 0) < 500 and code not in _PASSING:
             raise ConfigError(f"{where}: the broker refuses it: {error.description} (code {code})") from error
         if "permissions violation" in (said := str(client.last_error)).lower():
             raise ConfigError(
