@@ -17,12 +17,15 @@ from anabranch.net.serverconf import ServerConf
 class WithMqtt(ServerConf):
     """Also for devices that speak MQTT."""
 
+    more: str = ""
+
     def text(self) -> str:
-        return super().text() + 'server_name: test\nmqtt { host: "127.0.0.1", port: -1 }\n'
+        return super().text() + 'server_name: test\nmqtt { host: "127.0.0.1", port: -1 }\n' + self.more
 
 
-def message_broker(folder: Path) -> LocalBroker:
-    return LocalBroker(folder, WithMqtt(port=-1, jetstream="jetstream"))
+def message_broker(folder: Path, more: str = "") -> LocalBroker:
+    """The broker; with more lines of its configuration."""
+    return LocalBroker(folder, WithMqtt(port=-1, jetstream="jetstream", more=more))
 
 
 def mqtt_port(broker: LocalBroker) -> int:

@@ -16,6 +16,8 @@ from anabranch.net import Expected, Server, assemble, own, partyfile
 from anabranch.net.assemble import Pace
 from anabranch.net.credentials import Credentials
 from anabranch.net.metrics import Metrics
+from anabranch.net.status import server_status
+from anabranch.protocol import watching
 from conversations import bits_of, check_same, check_steps, play
 from federations import UPDATES, Chaos, Setting, trained
 from late_federations import LateWorld
@@ -198,7 +200,7 @@ def test_a_federation_notices_what_the_simulator_does(tmp_path):
         assert (one.before, one.after) == pytest.approx((other.before, other.after), rel=1e-4)
     assert status["drifts"] == len(noticed)
     for each in result.detections:
-        assert f"drift was noticed: {each}" in log
+        assert f"drift was noticed after round {each.round:,}: {each}" in log
 
 
 @pytest.mark.parametrize(
@@ -213,18 +215,39 @@ def test_the_log_says_what_follows(tmp_path, caplog, detect, follows):
     run = write_run(tmp_path, clients=2, rounds=10, detect=detect)
     credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))
     party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", Pace())
-    party.watch.detections.append(Detection(3, "error", None, 0.1, 0.2))
+    party.watch.add(np.ones(1, bool), recorded=[Detection(1003, "error", None, 0.1, 0.2)])
     party._tell_drifts()
     party._log_file.close()
     (said,) = [each.getMessage() for each in caplog.records if "drift was noticed" in each.getMessage()]
-    assert said == f"drift was noticed: {party.watch.detections[0]}{follows}"
+    assert said == f"drift was noticed after round 1,003: {party.watch.detections[0]}{follows}"
+
+
+def test_what_is_noticed_again_and_again_is_kept_and_said_within_bounds(tmp_path, caplog, monkeypatch):
+    """A client whose embeddings vary as it likes fills neither checkpoints nor the log."""
+    monkeypatch.setattr(watching, "KEPT", 20)
+    run = write_run(tmp_path, clients=2, rounds=10, detect={"watch": ["embedding"]})
+    credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))
+    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", Pace())
+    noticed = [Detection(i + 1, "embedding", 1 + i % 2, 0.1, 0.2) for i in range(1000)]
+    for i in range(0, 1000, 50):
+        party.watch.add(np.ones(50, bool), recorded=noticed[i : i + 50])
+        party._tell_drifts()
+    party._log_file.close()
+    assert party.watch.detections == noticed[-20:]
+    again = Watch(Detect(watch=("embedding",)), clients=2, seed=0)
+    again.restore(json.loads(json.dumps(party.watch.state())))
+    assert (again.detections, again.counts) == (noticed[-20:], {("embedding", 1): 500, ("embedding", 2): 500})
+    said = [each.getMessage() for each in caplog.records if "drift was noticed" in each.getMessage()]
+    assert len(said) == 10  # of each client so many at once
+    assert server_status(party, 0.0)["drifts"] == 1000
 
 
 def test_what_a_server_noticed_is_a_metric(tmp_path):
     run = write_run(tmp_path, clients=2, rounds=10, detect={})
     credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))
     party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", Pace())
-    party.watch.detections += [Detection(3, "error", None, 0.1, 0.2), *[Detection(5, "embedding", 2, 0.1, 0.2)] * 2]
+    noticed = [Detection(3, "error", None, 0.1, 0.2), *[Detection(5, "embedding", 2, 0.1, 0.2)] * 2]
+    party.watch.add(np.ones(1, bool), recorded=noticed)
     lines = Metrics(party).text().decode().splitlines()
     assert 'anabranch_drifts_total{client="",what="error"} 1.0' in lines
     assert 'anabranch_drifts_total{client="shop",what="embedding"} 2.0' in lines

@@ -681,6 +681,29 @@ def test_events_of_its_own_whose_rounds_are_in_the_checkpoint_are_not_resumed(tm
     run(party._source.close())
 
 
+def test_a_party_leaves_though_its_source_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    party = sensors(tmp_path).party("room2", "nats://127.0.0.1:1")
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def begin() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()  # as for a broker that answers without JetStream
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(party._source, "begin", begin)
+
+    async def main() -> str:
+        running = asyncio.ensure_future(party.run())
+        await began.wait()
+        party.leave()
+        return (await running).reason
+
+    assert run(main()) == "left"
+    assert ended.is_set()
+
+
 def test_other_features_need_another_folder(tmp_path: Path) -> None:
     world = sensors(tmp_path)
     party = world.party("room2", "nats://127.0.0.1:1")

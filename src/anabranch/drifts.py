@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -144,7 +145,7 @@ class Watch:
         seed: for detectors that draw.
 
     >>> watch = Watch(Detect(), clients=2, seed=0)
-    >>> watch.add(np.arange(2000) >= 1000)
+    >>> found = watch.add(np.arange(2000) >= 1000)
     >>> [(each.round, each.what) for each in watch.detections]
     [(1024, 'error')]
     """
@@ -152,6 +153,11 @@ class Watch:
     def __init__(self, detect: Detect, clients: int, seed: int) -> None:
         self.detect = detect
         self.detections: list[Detection] = []
+        """All that there were, or the last."""
+        self.kept: int | None = None
+        """So many of the last detections are kept; None is all."""
+        self.counts: Counter[tuple[Watched, int | None]] = Counter()
+        """How many there were in what, and of which client."""
         self.rounds = 0
         """How many have been added."""
         self.factor = 1.0
@@ -171,7 +177,7 @@ class Watch:
         embeddings: NDArray[np.floating[Any]] | None = None,
         numbers: Sequence[int] | None = None,
         recorded: Sequence[Detection] | None = None,
-    ) -> None:
+    ) -> Sequence[Detection]:
         """Some consecutive rounds' errors (n,), and the sizes of their embeddings (n, M) where those are watched.
 
         Args:
@@ -179,6 +185,9 @@ class Watch:
             embeddings: their sizes.
             numbers: after how many rounds each of them was, where others lie between; by default none does.
             recorded: what was noticed in them when they were played; by default they are played now.
+
+        Returns:
+            What was noticed in them.
         """
         noticed: list[Detection] = []
         number = range(self.rounds + 1, self.rounds + len(errors) + 1) if numbers is None else numbers
@@ -193,7 +202,11 @@ class Watch:
         self.rounds += len(errors)
         found = sorted(noticed, key=lambda each: each.round) if recorded is None else recorded
         self.detections += found
+        if self.kept is not None:
+            del self.detections[: -self.kept]
+        self.counts.update((each.what, each.client) for each in found)
         self._noticed |= self.detect.reacts and bool(found)
+        return found
 
     def begin(self, t: int) -> bool:
         """Before round ``t``, counted from 0: where it is a multiple of ``detect.every``, what follows begins or ends.
@@ -219,6 +232,7 @@ class Watch:
         return {
             "rounds": self.rounds,
             "detections": [list(each) for each in self.detections],
+            "counts": [[*kind, n] for kind, n in self.counts.items()],
             "noticed": self._noticed,
             "boosted_until": self._boosted_until,
             "emptied": self._emptied,
@@ -229,6 +243,7 @@ class Watch:
         """The inverse of `state`."""
         self.rounds = values["rounds"]
         self.detections = [Detection(*each) for each in values["detections"]]
+        self.counts = Counter({(what, client): n for what, client, n in values["counts"]})
         if self.detect.reacts:
             self._noticed = values["noticed"]
         self._boosted_until, self._emptied = values["boosted_until"], values["emptied"]

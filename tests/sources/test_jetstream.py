@@ -13,11 +13,12 @@ from typing import Any
 
 import msgpack
 import pytest
+from nats.aio.client import Client
 from nats.js import JetStreamContext
 from paho.mqtt.client import Client as MqttClient
 from paho.mqtt.enums import CallbackAPIVersion
 
-from anabranch.errors import ConfigError, OutputError
+from anabranch.errors import ConfigError, ConnectError, OutputError
 from anabranch.net.broker import LocalBroker
 from anabranch.sources import jetstream
 from anabranch.sources.aside import Aside
@@ -324,6 +325,178 @@ def test_a_broker_that_goes_away_is_waited_for(tmp_path: Path, monkeypatch: pyte
     with_broker(tmp_path, body)
 
 
+@pytest.mark.parametrize("bucket", [None, "customers"])
+def test_a_connection_that_nats_py_has_given_up_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: str | None
+) -> None:
+    monkeypatch.setattr(jetstream, "WAIT", 0.2)
+    monkeypatch.setattr(jetstream, "AGAIN", 0.05)
+    made: list[Client] = []
+
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        async def connect() -> Client:
+            if len(made) == 1 and not gone.is_set():
+                gone.set()
+                raise refused  # as by a broker that is killed just then
+            made.append(await connecting(broker)())
+            return made[-1]
+
+        gone, refused = asyncio.Event(), ConnectError("refused")
+        store = await js.key_value("customers")
+        await store.put("k", b'{"at": 1, "a": 1}')
+        await tell(js, ("x", 1, 10))
+        source = JetStreamSource(connect, NAMES, ["a"], stream="orders", entity="who", time="at", bucket=bucket)
+        (event,) = await first(source, 1)
+        following = asyncio.ensure_future(play_until(source, "y"))
+        await made[0]._process_err("'maximum connections exceeded'")  # after which it never connects again
+        await gone.wait()
+        await tell(js, ("y", 2, 20))
+        await store.put("k", b'{"at": 3, "a": 3}')
+        (last,) = await following
+        assert short([last]) == [("y", 2, 20)]
+        async with asyncio.timeout(30):
+            while bucket and at(source, "k", 9) != 3:
+                await asyncio.sleep(0.01)
+        for each in (event, last):  # also the one that came by the other connection
+            await each.safe()
+        async with asyncio.timeout(30):
+            while (await js.consumer_info("orders", "anabranch")).num_ack_pending:
+                await asyncio.sleep(0.01)
+        assert (len(made), made[0].is_closed, made[1].is_connected) == (2, True, True)
+        assert source.counts["away"] == source.counts["back"] == 1
+        await source.close()
+        assert made[1].is_closed
+
+    with_broker(tmp_path, body)
+
+
+def test_a_broker_that_refuses_the_connection_for_good_ends_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jetstream, "AGAIN", 0.05)
+
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        made: list[Client] = []
+
+        async def connect() -> Client:
+            if made:
+                raise ConnectError("the broker does not know you")
+            made.append(await connecting(broker)())
+            return made[0]
+
+        source = JetStreamSource(connect, NAMES, ["a"], stream="orders")
+        await source.begin()
+        await made[0].close()
+        with pytest.raises(ConnectError, match="does not know you"):
+            await play(source, 1)
+        await source.close()
+
+    with_broker(tmp_path, body)
+
+
+DENIED = """
+authorization {{ users: [{{ user: a, password: b, permissions: {{ publish: {{ deny: "{}" }} }} }}] }}
+no_auth_user: a
+"""
+
+
+@pytest.mark.parametrize("bucket", [None, "customers"])
+def test_a_broker_that_permits_no_jetstream_is_not_waited_for(tmp_path: Path, bucket: str | None) -> None:
+    async def main() -> None:
+        async with message_broker(tmp_path, DENIED.format("$JS.API.>")) as broker:
+            source = opened(broker, stream=None if bucket else "orders", bucket=bucket)
+            with pytest.raises(ConfigError, match=f"'{bucket or 'orders'}': the broker does not let .* to .\\$js.api"):
+                await first(source, 1)
+            await source.close()
+
+    run(main())
+
+
+def test_a_consumer_that_the_broker_does_not_make_is_not_waited_for(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        await js.add_stream(name="few", subjects=["few.>"], max_consumers=1)
+        one, other = (opened(broker, stream="few", durable=each) for each in ("one", "other"))
+        await one.begin()
+        reading = asyncio.ensure_future(play(one, 1))
+        async with asyncio.timeout(30):
+            while not await js.consumers_info("few"):
+                await asyncio.sleep(0.01)
+        with pytest.raises(
+            ConfigError, match=r"stream 'few': the broker refuses it: maximum consumers .* \(code 400\)"
+        ):
+            await first(other, 1)
+        await other.close()
+        await one.close()
+        await asyncio.wait({reading})
+
+    with_broker(tmp_path, body)
+
+
+def test_a_stream_is_no_bucket(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        await js.add_stream(name="KV_plain", subjects=["plain"])
+        source = opened(broker, bucket="plain")
+        with pytest.raises(ConfigError, match="bucket 'plain': is a stream, and no key-value bucket"):
+            await source.begin()
+        await source.close()
+
+    with_broker(tmp_path, body)
+
+
+def test_a_broker_without_jetstream_is_waited_for_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(jetstream, "AGAIN", 0.05)
+
+    async def main() -> None:
+        async with LocalBroker(tmp_path) as broker:
+            source = opened(broker, bucket="customers")
+            beginning = asyncio.ensure_future(source.begin())
+            async with asyncio.timeout(30):
+                while not source.counts["away"]:
+                    await asyncio.sleep(0.01)
+            beginning.cancel()
+            await asyncio.wait({beginning})
+            await source.close()
+            assert beginning.cancelled()
+        assert "the broker answers without JetStream (nobody is there): is it on, and for this account?" in caplog.text
+
+    run(main())
+
+
+@pytest.mark.parametrize("subject", ["orders.x", "orders.>", None])
+def test_a_consumer_is_of_the_subject_that_it_was_made_for(tmp_path: Path, subject: str | None) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        await tell(js, ("x", 1, 10))
+        for _ in range(2):
+            source = opened(broker, subject=subject, ack_wait=0.2)
+            assert short(await first(source, 1)) == [("x", 1, 10)]
+            await source.close()
+        other = opened(broker, subject="orders.y")
+        with pytest.raises(
+            ConfigError, match=f"made for {subject or 'all subjects'}, and cannot be for orders.y: give"
+        ):
+            await first(other, 1)
+        await other.close()
+
+    with_broker(tmp_path, body)
+
+
+def test_a_connection_that_does_not_close_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jetstream, "CLOSING", 0.05)
+
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        source = opened(broker)
+        await source.begin()
+        assert source._client is not None
+        really = source._client.close
+        monkeypatch.setattr(source._client, "close", asyncio.Event().wait)  # as nats-py after a failed handshake
+        await source.close()
+        await really()
+
+    with_broker(tmp_path, body)
+
+
 def test_what_a_device_sends_over_mqtt_is_an_event(tmp_path: Path) -> None:
     async def body(broker: LocalBroker, js: JetStreamContext) -> None:
         await js.add_stream(name="sensors", subjects=["sensors.>"])
@@ -380,6 +553,9 @@ def test_a_stream_or_bucket_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"stream": "s", "unit": "h"}, "unit is 'h'"),
         ({"stream": "s", "form": "xml"}, "form is 'xml'"),
         ({"stream": "s", "as_of": "then"}, "as_of is 'then'"),
+        ({"stream": "a.b"}, r"stream is 'a.b', but it must be a name without spaces and \. \*"),
+        ({"stream": "s", "durable": "demo-room.1"}, "durable is 'demo-room.1', but"),
+        ({"bucket": "a.b"}, "bucket is 'a.b', but"),
     ],
 )
 def test_wrong_settings_are_named(options: dict[str, Any], said: str) -> None:
@@ -398,3 +574,11 @@ def test_messages_that_cannot_be_kept_aside_are_an_error_and_the_count_goes_on(t
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="messages kept aside"):
         Aside(tmp_path / "file" / "aside.jsonl")
+
+
+def test_of_a_long_message_the_beginning_is_kept_aside(tmp_path: Path) -> None:
+    aside = Aside(tmp_path / "aside.jsonl")
+    payload = bytes(range(256)) * 5000
+    assert aside.put("s", payload, "why")
+    line = json.loads(aside.path.read_text())
+    assert (base64.b64decode(line["payload"]), line["bytes"]) == (payload[: 16 * 1024], 1_280_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,29 @@ def test_a_label_that_is_no_class_is_left_out_and_counted(caplog: pytest.LogCapt
     assert [each.label for each in run(all_of(labels))] == [0, 2, 1, 2]
     assert labels.counts == {"no class": 6}
     assert "column 'y': the label of a row of 1970-01-01 00:00:00 UTC is none of 0 to 2, and is left out" in caplog.text
+
+
+def test_rows_without_a_label_leave_time_for_everything_else(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text("known,back\n" + "".join(f"{second},\n" for second in range(100)) + "100,1\n")
+    labels = SourceLabels(FileSource(path, NAMES, "known", ["back"]), "back", 2)
+
+    async def main() -> int:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.ensure_future(other())
+        assert len(await all_of(labels)) == 1
+        beside.cancel()
+        return turns
+
+    assert run(main()) >= 100
+    assert labels.counts == {"without a label": 100}
 
 
 def test_a_second_label_of_an_event_opens_no_second_round(caplog: pytest.LogCaptureFixture) -> None:

@@ -96,6 +96,13 @@ def test_latest_is_the_last_at_or_before_a_time(rows: list[tuple[str, int]], whe
         assert latest.look(NAMES.of(who, when)) == ({"i": max(known)[1]} if known else None)
 
 
+def test_a_reading_that_is_given_again_takes_the_place_of_the_one_before() -> None:
+    latest = Latest(NAMES, history=3)
+    assert [latest.add(Reading("x", time, {"i": time})) for time in (1, 2, 3)] == ["last"] * 3
+    assert [latest.add(Reading("x", 2, {"i": i})) for i in range(20, 30)] == ["again"] * 10
+    assert [latest.look(NAMES.of("x", time)) for time in (1, 2, 3)] == [{"i": 1}, {"i": 29}, {"i": 3}]
+
+
 def test_latest_is_bounded() -> None:
     latest = Latest(NAMES, entities=2, history=2)
     for i, who in enumerate("aabac"):

@@ -8,7 +8,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Coroutine, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ class Engine(ABC):
             OutputError: where a checkpoint or the log cannot be written; what was saved before can be used.
         """
         try:
-            if await self._connects():
+            if await self._before_leaving(self.link.open()):
                 await self._do(self._begin())
             while self._stop is None and self._problem is None and not self._leaving.is_set():
                 await self._wake.wait()
@@ -114,9 +114,9 @@ class Engine(ABC):
         """Has it look again at what is to be done."""
         self._wake.set()
 
-    async def _connects(self) -> bool:
-        """Opens the link; False where the party should leave before it is open."""
-        opening = asyncio.ensure_future(self.link.open())
+    async def _before_leaving(self, opens: Coroutine[Any, Any, None]) -> bool:
+        """Waits for something that opens; False where the party should leave before it is open."""
+        opening = asyncio.ensure_future(opens)
         leaving = asyncio.ensure_future(self._leaving.wait())
         try:
             await asyncio.wait({opening, leaving}, return_when=asyncio.FIRST_COMPLETED)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import wraps
@@ -147,9 +146,9 @@ class Metrics(Collector):
         yield _gauge("run_time_error", "Mean error of the last 20,000 rounds, from 0 to 1.", ledger.run_time_error)
         yield _gauge("accumulated_error", "Mean error of all rounds, from 0 to 1.", ledger.error_rate)
         if party.watch is not None:
-            found = Counter((each.what, self._client(each.client)) for each in party.watch.detections)
+            found = {(what, self._client(client)): float(n) for (what, client), n in party.watch.counts.items()}
             text = "Changes that a drift detector has noticed, those before this process too."
-            yield _counter("drifts", text, {key: float(n) for key, n in found.items()}, "what", "client")
+            yield _counter("drifts", text, found, "what", "client")
         yield _gauge("round_log_bytes", "Of the round log on the disk.", party.log_bytes)
         if party.late is not None:
             waiting = party.late.waiting

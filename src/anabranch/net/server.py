@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections import Counter, deque
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from anabranch.errors import CheckpointError, ConnectError, VersionError
 from anabranch.net.credentials import Credentials
-from anabranch.net.engine import Engine
+from anabranch.net.engine import OFTEN, Engine
 from anabranch.net.waitingroom import Happenings, WaitingRoom
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Predicted, Send, Stop
@@ -133,7 +134,7 @@ class ServerParty(Engine):
         self._last_saved = 0
         self.replayed = self._restore()
         """How many rounds of the log were played again."""
-        self._told_drifts = 0 if self.watch is None else len(self.watch.detections)
+        self._told_drifts = 0 if self.watch is None else self.watch.counts.total()
         """How many detections a person was told of."""
         self._gone: Counter[str] = Counter()
         """Events that were given up in this process, by why."""
@@ -466,10 +467,13 @@ class ServerParty(Engine):
         self._tell_drifts()
 
     def _tell_drifts(self) -> None:
-        found = [] if self.watch is None else self.watch.detections[self._told_drifts :]
-        self._told_drifts += len(found)
-        for each in found:
-            self._log.warning("drift was noticed: %s%s", each, self._what_follows(), extra={"round": each.round})
+        if self.watch is None or not (new := self.watch.counts.total() - self._told_drifts):
+            return
+        self._told_drifts += new
+        for each in self.watch.detections[-new:]:
+            text = f"drift was noticed after round {each.round:,}: {each}{self._what_follows()}"
+            kind = ("drift", each.what, each.client)
+            self._repeats.tell(kind, logging.WARNING, text, time.monotonic(), at_once=OFTEN)
 
     def _what_follows(self) -> str:
         """What a detection leads to, for the log."""

@@ -29,6 +29,8 @@ from anabranch.store import checkpoint
 
 SAVE_EVERY = 5.0
 """Seconds after which a client saves a checkpoint because a source waits to hear that something is safe."""
+BEGIN_AGAIN = 1.0
+"""Seconds between two attempts to begin a source."""
 EXPIRE_EVERY = 60.0
 """Seconds between two looks at which inputs are too old."""
 UNSAFE = 20_000
@@ -93,7 +95,7 @@ class _Sourced(Engine):
 
     async def run(self) -> Stop:
         try:
-            await _patiently(self._source.begin, self._leaving, self.say)
+            await self._before_leaving(_patiently(self._source.begin, self.say))
             return await super().run()
         finally:
             await self._taken.end()
@@ -355,12 +357,10 @@ class SourcedRoom(WaitingRoom):
         return super().over and not self.waiting.early
 
 
-async def _patiently(
-    begin: Callable[[], Coroutine[Any, Any, None]], leaving: asyncio.Event, say: Callable[..., None]
-) -> None:
-    """Has a source begin, once its broker or database is there, or until the party should leave."""
+async def _patiently(begin: Callable[[], Coroutine[Any, Any, None]], say: Callable[..., None]) -> None:
+    """Has a source begin, once its broker or database is there."""
     said = ""
-    while not leaving.is_set():
+    while True:
         try:
             return await begin()
         except ConnectError as error:
@@ -369,7 +369,4 @@ async def _patiently(
             if str(error) != said:
                 said = str(error)
                 say(f"{error}; waiting for it", logging.WARNING)
-            waiting = asyncio.ensure_future(leaving.wait())
-            await asyncio.wait([waiting], timeout=1.0)
-            waiting.cancel()
-    return None
+        await asyncio.sleep(BEGIN_AGAIN)

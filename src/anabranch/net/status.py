@@ -41,7 +41,7 @@ def server_status(party: ServerParty, started: float) -> dict[str, Any]:
         "accumulated_error": _number(ledger.error_rate),
         "seconds": round(time.monotonic() - started, 3),
         "waiting_for": party.waiting_for,
-        "drifts": None if party.watch is None else len(party.watch.detections),
+        "drifts": None if party.watch is None else party.watch.counts.total(),
         "clients": clients,
         "labels": None
         if (late := party.late) is None

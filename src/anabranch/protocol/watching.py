@@ -18,6 +18,9 @@ from anabranch.drifts import Detection, Watch
 from anabranch.protocol.actions import Played
 from anabranch.protocol.messages import Record
 
+KEPT = 1000
+"""So many of the last detections a server keeps, since each of its checkpoints has them."""
+
 
 class Watching:
     """Tells a `Watch` of the rounds, and the rounds of what it says.
@@ -30,6 +33,8 @@ class Watching:
 
     def __init__(self, watch: Watch | None, widths: Sequence[int], rows: int | None) -> None:
         self.watch, self._widths, self._rows = watch, np.array(widths), rows
+        if watch is not None:
+            watch.kept = KEPT
 
     def together(self, t: int, n: int) -> int:
         """How many of ``n`` rounds from round ``t`` on are played alike, whatever is noticed in them."""
@@ -51,10 +56,8 @@ class Watching:
         """Puts rounds through the detectors; they come back with what was noticed in each."""
         if self.watch is None:
             return played
-        told = len(self.watch.detections)
-        self._add(self.watch, played, None)
         found: dict[int, list[Detection]] = {}
-        for each in self.watch.detections[told:]:
+        for each in self._add(self.watch, played, None):
             found.setdefault(each.round - 1 - played.first, []).append(each)
         if not found:
             return played
@@ -69,17 +72,18 @@ class Watching:
             texts = [record.noticed for record in played.records if record.noticed]
             self._add(self.watch, played, [Detection(*each) for text in texts for each in json.loads(text)])
 
-    def _add(self, watch: Watch, played: Played, recorded: list[Detection] | None) -> None:
-        """Rounds that were dropped have nothing to watch."""
+    def _add(self, watch: Watch, played: Played, recorded: list[Detection] | None) -> Sequence[Detection]:
+        """What was noticed in the rounds; those that were dropped have nothing to watch."""
         errors, embeddings, numbers = [], [], []
         for t, (record, predicted) in enumerate(zip(played.records, played.predictions, strict=True), played.first):
             if predicted is not None and record.embeddings.size:
                 errors.append(predicted != record.label)
                 embeddings.append(record.embeddings if self._rows is None else record.embeddings[t % self._rows])
                 numbers.append(t + 1)
-        if errors:
-            sizes = self._sizes(np.stack(embeddings)) if "embedding" in watch.detect.watch else None
-            watch.add(np.array(errors), sizes, numbers, recorded)
+        if not errors:
+            return []
+        sizes = self._sizes(np.stack(embeddings)) if "embedding" in watch.detect.watch else None
+        return watch.add(np.array(errors), sizes, numbers, recorded)
 
     def _sizes(self, embeddings: NDArray[Any]) -> NDArray[np.float32]:
         """(n, M): the root mean square of each client's embeddings (n, e)."""

@@ -13,10 +13,12 @@ from anabranch.sources.times import text_of
 
 MOST = 10_000
 """So many are kept."""
+LONGEST = 16 * 1024
+"""So many bytes of each; what a person needs to see is at its beginning."""
 
 
 class Aside:
-    """A file with a line of JSON for each message that was kept aside.
+    """A file with a line of JSON for each message that was kept aside: the beginning of one that is long.
 
     Args:
         path: of the file.
@@ -49,7 +51,8 @@ class Aside:
             "at": text_of(int(self._clock() * 1e6)),
             "subject": subject,
             "reason": reason,
-            "payload": base64.b64encode(payload).decode(),
+            "bytes": len(payload),
+            "payload": base64.b64encode(payload[:LONGEST]).decode(),
         }
         with writing("messages kept aside", self.path.parent), self.path.open("ab") as file:
             file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")

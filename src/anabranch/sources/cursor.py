@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
+from bisect import bisect_left
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,13 @@ class Cursor:
     def __init__(self, path: Path, source: str) -> None:
         self._path, self._source = path, source
         self._database = open_sqlite(path, _KIND, _SCHEMA)
-        self._given: OrderedDict[str, bool] = OrderedDict()
-        """Places of what was given since the position, in order, and whether each is safe."""
+        self._numbers: dict[str, int] = {}
+        """Of the places of what was given and is not safe, in the order in which it was given."""
+        self._unsafe: list[int] = []
+        """These numbers."""
+        self._ends: list[str] = []
+        """For each of them the last place up to which all that was given after it is safe; its own where nothing is."""
+        self._next = 0
         with naming(path):
             found = self._database.execute("SELECT source, position FROM cursor").fetchone()
         if found is not None and found[0] != source:
@@ -51,12 +56,17 @@ class Cursor:
 
     @property
     def waiting(self) -> int:
-        """How many readings were given and are not safe, or wait for one that was given before."""
-        return len(self._given)
+        """How many readings were given and are not safe; those that are take no room."""
+        return len(self._unsafe)
 
     def given(self, place: Any) -> None:
         """A reading was given; it ends at this place, of JSON's values."""
-        self._given[json.dumps(place)] = False
+        key = json.dumps(place)
+        if key not in self._numbers:
+            self._numbers[key] = self._next
+            self._unsafe.append(self._next)
+            self._ends.append(key)
+            self._next += 1
 
     def safe(self, place: Any) -> None:
         """The reading that ends there is safe.
@@ -65,16 +75,17 @@ class Cursor:
             OutputError: where the file cannot be written.
         """
         key = json.dumps(place)
-        if key not in self._given:
+        if key not in self._numbers:
             return
-        self._given[key] = True
-        last = None
-        while self._given and self._given[next(iter(self._given))]:
-            last, _ = self._given.popitem(last=False)
-        if last is not None:
-            with naming(self._path):
-                self._database.execute("INSERT OR REPLACE INTO cursor VALUES (1, ?, ?)", (self._source, last))
-            self.position = json.loads(last)
+        i = bisect_left(self._unsafe, self._numbers.pop(key))
+        del self._unsafe[i]
+        end = self._ends.pop(i)
+        if i:
+            self._ends[i - 1] = end  # all from there to here is safe
+            return
+        with naming(self._path):
+            self._database.execute("INSERT OR REPLACE INTO cursor VALUES (1, ?, ?)", (self._source, end))
+        self.position = json.loads(end)
 
     def close(self) -> None:
         """Closes the file."""

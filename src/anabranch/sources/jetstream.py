@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from nats.aio.msg import Msg
 from nats.js import api
 from nats.js import errors as js_errors
 
-from anabranch.errors import ConfigError, DataError, OutputError
+from anabranch.errors import ConfigError, ConnectError, DataError, OutputError
 from anabranch.sources.aside import Aside
 from anabranch.sources.base import AsOf, ClockCheck, Happening, Notes, Reading, check_as_of, note_place
 from anabranch.sources.latest import Latest
@@ -42,8 +43,14 @@ ACK_WAIT = 30.0
 """Seconds after which the broker gives a message again that was neither acknowledged nor said to be under way."""
 UNDER_WAY = 10_000
 """So many messages may be under way: given, and not safe yet."""
+CLOSING = 2.0
+"""Seconds that closing a connection may take."""
 
 _AWAY = (errors.Error, js_errors.Error, OSError, asyncio.TimeoutError)
+_PASSING = (404, 408, 409)
+"""Codes from 400 on that may be another after a while; what is not there has words of its own."""
+_NO_NAME = re.compile(r"[\s.*>/\\]")
+"""What the name of a stream or consumer cannot have."""
 _log = logging.getLogger(__name__)
 
 
@@ -55,7 +62,8 @@ class JetStreamSource:
     missing value.
 
     Args:
-        connect: connects to the broker, anew at each call; what it raises for good ends the source.
+        connect: connects to the broker, anew at each call: at first, and where nats-py has given a connection up; then
+            a `ConnectError` that is not ``temporary`` ends the source, the second time in a row.
         names: of events.
         columns: the fields that readings have as values.
         stream: the name of the stream; None is without events.
@@ -107,6 +115,11 @@ class JetStreamSource:
             raise ConfigError("neither a stream nor a bucket is named: events come from one, look-ups from the other")
         if unit not in UNITS:
             raise ConfigError(f"unit is {unit!r}: must be one of {', '.join(UNITS)}")
+        for what, name in (("stream", stream), ("durable", durable)):
+            if name is not None and (not name or _NO_NAME.search(name)):
+                raise ConfigError(f"{what} is '{name}', but it must be a name without spaces and . * > / \\")
+        if bucket is not None and not re.fullmatch("[a-zA-Z0-9_-]+", bucket):
+            raise ConfigError(f"bucket is '{bucket}', but it must be letters, digits, '_' and '-'")
         self.counts: Counter[str] = Counter()
         self._connect, self._names, self._columns = connect, names, tuple(columns)
         self._stream, self._durable, self._subject, self._bucket = stream, durable, subject, bucket
@@ -120,8 +133,10 @@ class JetStreamSource:
         self._latest = Latest(names)
         self._under: dict[str, str] = {}
         """The entities that are under another key of the bucket than their own id."""
-        self._under_way: dict[int, Msg] = {}
+        self._under_way: dict[int, str] = {}
+        """Where each message that is not safe yet is acknowledged, by its number in the stream."""
         self._client: Client | None = None
+        self._connecting = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._away = False
         self._closed = False
@@ -131,7 +146,7 @@ class JetStreamSource:
         """Connects, and reads the bucket.
 
         Raises:
-            ConfigError: where there is no such stream or bucket.
+            ConfigError: where there is no such bucket, or the broker refuses it.
         """
         self._client = await self._connect()
         if self._bucket is not None:
@@ -139,8 +154,10 @@ class JetStreamSource:
             watching = asyncio.ensure_future(self._watch(self._bucket, ready))
             self._tasks.append(watching)
             waiting = asyncio.ensure_future(ready.wait())
-            await asyncio.wait([watching, waiting], return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
+            try:
+                await asyncio.wait([watching, waiting], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
             if watching.done():
                 watching.result()
         if self._stream is not None:
@@ -152,22 +169,26 @@ class JetStreamSource:
         """Each message, as it comes.
 
         Raises:
-            ConfigError: where there is no such stream.
+            ConfigError: where there is no such stream, or the broker refuses it.
             Exception: that ended the watch of the bucket.
         """
         if self._stream is None:
             return
+        client: Client | None = None
         subscription: Any = None
         while not self._closed:
             self._check_tasks()
+            if client is None or client.is_closed:
+                client, subscription = await self._connected(), None
             try:
                 if subscription is None:
-                    subscription = await self._subscribe(self._stream)
+                    subscription = await self._subscribe(client, self._stream)
                 messages = await subscription.fetch(BATCH, timeout=WAIT)
             except errors.TimeoutError as error:  # none have come
-                if self._client is not None and self._client.is_connected:
+                self._check_lasting(client, error, self._where)
+                if client.is_connected:
                     self._back()
-                else:
+                elif not client.is_closed:  # then it is made anew
                     self._gone(error)
                 continue
             except js_errors.NotFoundError as error:
@@ -176,8 +197,10 @@ class JetStreamSource:
                     "stream once (docs/sources.md, Messages)"
                 ) from error
             except _AWAY as error:
+                self._check_lasting(client, error, self._where)
                 subscription = None
-                await self._wait(error)
+                if not client.is_closed:
+                    await self._wait(error)
                 continue
             self._back()
             for message in messages:
@@ -185,15 +208,22 @@ class JetStreamSource:
                 if happening is not None:
                     yield happening
 
-    async def _subscribe(self, stream: str) -> Any:
-        assert self._client is not None, "begin comes first"
+    async def _subscribe(self, client: Client, stream: str) -> Any:
         config = api.ConsumerConfig(
             ack_policy=api.AckPolicy.EXPLICIT, ack_wait=self._ack_wait, max_ack_pending=UNDER_WAY
         )
         if self._subject is not None:
             config.filter_subject = self._subject
-        js = self._client.jetstream()
-        return await js.pull_subscribe(self._subject or "", self._durable, stream, config)
+        subscription = await client.jetstream().pull_subscribe(self._subject or "", self._durable, stream, config)
+        held = (await subscription.consumer_info()).config  # one that was there already stays as it was made
+        of = held.filter_subjects or [held.filter_subject or ""]
+        if of != [self._subject or ""]:
+            was, now = (" and ".join(each) or "all subjects" for each in (of, [self._subject or ""]))
+            raise ConfigError(
+                f"{self._where}: its consumer '{self._durable}' was made for {was}, and cannot be for {now}: give the "
+                "old subject again, or another durable, which begins with the stream's first message"
+            )
+        return subscription
 
     async def _happening(self, message: Msg) -> Happening | None:
         number = message.metadata.sequence.stream
@@ -201,14 +231,14 @@ class JetStreamSource:
             reading, event = self._reading(message.data, message.metadata.timestamp, None)
         except DataError as error:
             self._put_aside(message.subject, message.data, str(error))
-            await self._acknowledge(message)
+            await self._acknowledge(message.reply)
             return None
         self._ahead.check(reading)
         place = self._latest.add(reading)
         # A message that is given again is none of these, and a bucket has those of the stream too.
         if self._event_time is None and self._bucket is None and message.metadata.num_delivered == 1:
             note_place(self._notes, reading, place)
-        self._under_way[number] = message
+        self._under_way[number] = message.reply
 
         async def acknowledge() -> None:
             held = self._under_way.pop(number, None)
@@ -217,9 +247,9 @@ class JetStreamSource:
 
         return Happening(self._names.of(reading.entity, event), reading, acknowledge)
 
-    async def _acknowledge(self, message: Msg) -> None:
+    async def _acknowledge(self, place: str) -> None:
         try:
-            await message.ack()
+            await self._held().publish(place)  # by the connection of today, whichever the message came by
         except _AWAY as error:  # it is given again, and does no harm
             _log.info("%s: a message could not be acknowledged: %s", self._where, error)
 
@@ -227,9 +257,9 @@ class JetStreamSource:
         """Tells the broker of what is not safe yet, so that it is not given again meanwhile."""
         while True:
             await asyncio.sleep(self._ack_wait / 3)
-            for message in [*self._under_way.values()]:
+            for place in [*self._under_way.values()]:
                 try:
-                    await message.in_progress()
+                    await self._held().publish(place, Msg.Ack.Progress)
                 except _AWAY:
                     break
 
@@ -253,6 +283,44 @@ class JetStreamSource:
         event = time if self._event_time is None else micros(fields.get(self._event_time), self._unit)
         return Reading(entity, time, {name: fields.get(name) for name in self._columns}), event
 
+    def _held(self) -> Client:
+        """The connection, as it is."""
+        assert self._client is not None, "begin comes first"
+        return self._client
+
+    async def _connected(self) -> Client:
+        """The connection; made anew where nats-py has given up, as it does where a broker says that something is wrong.
+
+        Raises:
+            ConnectError: where the broker refuses it.
+        """
+        refused = False
+        async with self._connecting:  # who reads and who watches may both be here
+            while self._held().is_closed and not self._closed:
+                try:
+                    self._client = await self._connect()
+                except _AWAY as error:
+                    lasting = isinstance(error, ConnectError) and not error.temporary
+                    if lasting and refused:  # twice, since one that is killed just then may look like one that refuses
+                        raise
+                    refused = lasting
+                    await self._wait(error)
+            if self._closed:  # meanwhile
+                await _hang_up(self._held())
+            return self._held()
+
+    def _check_lasting(self, client: Client, error: BaseException, where: str) -> None:
+        """Raises an error that waiting does not mend, in words for people."""
+        if isinstance(error, js_errors.BadBucketError):
+            raise ConfigError(f"{where}: is a stream, and no key-value bucket") from error
+        if isinstance(error, js_errors.APIError) and 400 <= (code := error.code or 0) < 500 and code not in _PASSING:
+            raise ConfigError(f"{where}: the broker refuses it: {error.description} (code {code})") from error
+        if "permissions violation" in (said := str(client.last_error)).lower():
+            raise ConfigError(
+                f"{where}: the broker does not let this party use it ({said.removeprefix('nats: ')}): whoever runs the "
+                "broker has to permit $JS.API.>, $JS.ACK.> and _INBOX.>"
+            ) from error
+
     async def _wait(self, error: BaseException) -> None:
         self._gone(error)
         if not self._closed:
@@ -261,7 +329,11 @@ class JetStreamSource:
     def _gone(self, error: BaseException) -> None:
         if not self._away and not self._closed:
             self._away = True
-            self._notes.note("away", f"the broker is away ({str(error) or type(error).__name__}); waiting for it")
+            what = f"the broker is away ({str(error) or type(error).__name__})"
+            if isinstance(error, js_errors.ServiceUnavailableError):
+                what = f"the broker answers without JetStream ({error.description or 'nobody is there'}): is it on"
+                what += ", and for this account?"
+            self._notes.note("away", f"{what}; waiting for it")
 
     def _back(self) -> None:
         if self._away:
@@ -272,19 +344,19 @@ class JetStreamSource:
 
     async def _watch(self, bucket: str, ready: asyncio.Event) -> None:
         """Holds the bucket's entries, for as long as it runs."""
-        assert self._client is not None, "begin comes first"
         while not self._closed:
             watcher: Any = None
-            connected = self._client.stats["reconnects"]
+            client = await self._connected()
+            connected = client.stats["reconnects"]
             try:
-                store = await self._client.jetstream().key_value(bucket)
+                store = await client.jetstream().key_value(bucket)
                 watcher = await store.watchall()
                 self._back()
                 while not self._closed:
                     try:
                         entry = await watcher.updates(timeout=WAIT)
                     except errors.TimeoutError:
-                        if self._client.stats["reconnects"] != connected:
+                        if client.is_closed or client.stats["reconnects"] != connected:
                             break  # a broker that began again has forgotten who watches
                         continue
                     if entry is None:  # all there were
@@ -301,9 +373,12 @@ class JetStreamSource:
             except OutputError:  # an OSError as well, and not the broker's
                 raise
             except _AWAY as error:
-                await self._wait(error)
+                if not ready.is_set():
+                    self._check_lasting(client, error, f"bucket '{bucket}'")
+                if not client.is_closed:
+                    await self._wait(error)
             finally:
-                if watcher is not None and self._client.is_connected:
+                if watcher is not None and client.is_connected:
                     with suppress(*_AWAY):  # it went away just now
                         await watcher.stop()
 
@@ -342,8 +417,16 @@ class JetStreamSource:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
-        if self._client is not None and not self._client.is_closed:
-            await self._client.close()
+        if self._client is not None:
+            await _hang_up(self._client)
+
+
+async def _hang_up(client: Client) -> None:
+    """Closes a connection; nats-py may wait for ever for one whose last handshake failed."""
+    closing = asyncio.ensure_future(client.close())
+    await asyncio.wait({closing}, timeout=CLOSING)
+    closing.cancel()
+    closing.add_done_callback(lambda task: task.cancelled() or task.exception())  # which nobody needs
 
 
 def _parser(form: Form) -> Callable[[bytes], Any]:

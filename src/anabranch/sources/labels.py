@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
@@ -62,6 +63,7 @@ class SourceLabels:
                     f"{self._classes - 1}, and is left out: is the number of classes right?",
                 )
             await happening.safe()
+            await asyncio.sleep(0)  # a file's rows come without a pause, and everything else is to go on
 
 
 def _time_of(happening: Happening) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
@@ -52,7 +52,7 @@ class Latest:
         place: Place = "last" if begin == len(readings) else "before others"
         if begin < len(readings) and readings[begin].time == reading.time:
             place = "again"
-        insort(readings, reading, key=_time)
+        readings[begin : begin + (place == "again")] = [reading]
         if len(readings) > self._history:
             del readings[0]
         if len(self._held) > self._entities:
