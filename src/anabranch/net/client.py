@@ -95,8 +95,14 @@ class ClientParty(Engine):
             await asyncio.sleep(0)  # a source that never waits would leave no time for anything else
 
     async def _makes_room(self) -> bool:
-        """Gives up the oldest of its own events, where it is known that no round will be of it."""
-        return False
+        """Gives up the oldest of its own events, where nobody else does and the rounds are past it; whether it has."""
+        dropped = self.conversation.pass_over(self._is_past)
+        await self._do(dropped)
+        return bool(dropped)
+
+    def _is_past(self, event: bytes) -> bool:
+        """Whether the rounds are past an event; where names say nothing of it, whether there may be rounds at all."""
+        return self.conversation.joined
 
     def _heard(self, task: asyncio.Task[None]) -> None:
         """The source of events has come to its end, or failed."""

@@ -62,7 +62,7 @@ class Running(ABC, Generic[T]):
         """Where its metrics are, while it takes part; None where they are nowhere."""
         self._stack = ExitStack()
         self._queue: asyncio.Queue[T | None] = asyncio.Queue()
-        self._room = asyncio.Event()
+        self._goes_on = asyncio.Event()
         """Set where `tell` may have to wait no longer."""
         self._asking = 0
         """How many wait for what the party itself has to say."""
@@ -108,7 +108,7 @@ class Running(ABC, Generic[T]):
                 raise StopAsyncIteration
             self._task = asyncio.ensure_future(self._run())
         item = None if self._task.done() and self._queue.empty() else await self._queue.get()
-        self._room.set()
+        self._goes_on.set()
         if item is None:
             await self._task
             raise StopAsyncIteration
@@ -126,7 +126,7 @@ class Running(ABC, Generic[T]):
                 self.leave()
                 while not self._queue.empty():
                     self._queue.get_nowait()
-                self._room.set()
+                self._goes_on.set()
                 await asyncio.wait({self._task})
                 if error is None:
                     await self._task
@@ -148,8 +148,8 @@ class Running(ABC, Generic[T]):
     async def tell(self, item: T | None) -> None:
         """Hands something to whoever iterates; waits while there is much that nobody has taken."""
         while self._queue.qsize() >= HELD and not (self._asking or self._closing):
-            self._room.clear()
-            await self._room.wait()
+            self._goes_on.clear()
+            await self._goes_on.wait()
         if item is None or not self._closing:  # someone else may still be iterating
             self._queue.put_nowait(item)
 
@@ -157,7 +157,7 @@ class Running(ABC, Generic[T]):
     def _asks(self) -> Iterator[None]:
         """Meanwhile the party waits for nobody: who iterates may be the one that asks, and takes nothing."""
         self._asking += 1
-        self._room.set()
+        self._goes_on.set()
         try:
             yield
         finally:

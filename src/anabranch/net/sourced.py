@@ -153,10 +153,8 @@ class SourcedClient(_Sourced, ClientParty):
             self._last = happening.name
             yield happening.name
 
-    async def _makes_room(self) -> bool:
-        dropped = self.conversation.pass_over(lambda event: _time_of(event) < self._asked_to)
-        await self._do(dropped)
-        return bool(dropped)
+    def _is_past(self, event: bytes) -> bool:
+        return _time_of(event) < self._asked_to
 
     async def _touches(self, happening: Happening) -> bool:
         if not self._stimulus.of_readings:  # it is read all the same: some sources know what they have read

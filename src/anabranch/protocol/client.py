@@ -150,7 +150,7 @@ class ClientConversation:
         if oldest is None or not is_past(oldest):
             return []
         self._keeping.settle(oldest)
-        text = "more events wait here than are read ahead, and the rounds are of later ones: the oldest has no round"
+        text = "more events wait here than are read ahead, and the oldest seems to have no round"
         return [Note("event dropped", text)]
 
     def resume(self, events: Sequence[bytes]) -> None:
