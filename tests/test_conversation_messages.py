@@ -457,7 +457,7 @@ def test_a_dropped_round_is_over_for_who_has_not_read_its_query_yet():
     for i, client in enumerate(clients, 1):
         client.receive(sent(server.receive(i, hello_of(client), 0.0), m.Welcome))
     server.receive(2, m.Bye(clients[1]._session, m.NONE, "away"), 0.0)
-    tellers = [i for i in (1, 3, 4)]
+    tellers = [1, 3, 4]
     for i in tellers:
         server.receive(i, *sent(clients[i - 1].happened(name(0)), m.Happened), 0.0)
     actions = server.open([name(0)], [1], 0.0)
