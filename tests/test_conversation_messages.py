@@ -407,6 +407,16 @@ def test_every_event_told_of_is_one_round_whoever_dies(seed, in_flight):
         check_steps(setting, world.server, world.clients, world.log)
 
 
+class ToldSetting(Setting):
+    """Clients are activated by what they tell of, and by nothing else; rounds begin with it."""
+
+    def server(self, epoch=1, **options):
+        return super().server(epoch, coalesce=0.0, **options)
+
+    def decide(self, client):
+        return lambda t, x: False
+
+
 @pytest.mark.parametrize("kills", [0, 5])
 @pytest.mark.parametrize("seed", range(2))
 def test_what_clients_told_of_while_the_server_had_no_connection_is_told_again(seed, kills):
@@ -518,16 +528,6 @@ def test_under_slr_events_of_its_own_wait_too_and_are_passed_over_by_later_round
     assert note.what == "event dropped"
     assert ([*client.settled], client.told) == ([name(1)], 3)
     assert Setting(rounds=10).client(1).pass_over(lambda event: True) == [], "a server says so itself"
-
-
-class ToldSetting(Setting):
-    """Clients are activated by what they tell of, and by nothing else; rounds begin with it."""
-
-    def server(self, epoch=1, **options):
-        return super().server(epoch, coalesce=0.0, **options)
-
-    def decide(self, client):
-        return lambda t, x: False
 
 
 # -- bad messages ------------------------------------------------------------------------------------------------------

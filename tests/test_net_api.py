@@ -26,7 +26,7 @@ from anabranch.net.running import seconds
 from anabranch.net.status import server_status
 from anabranch.net.table import Rates, table
 from anabranch.protocol.codec import decode, encode
-from anabranch.protocol.messages import Bye, Call, Embeddings, Happened, Hello, Message, Welcome
+from anabranch.protocol.messages import Bye, Call, Embeddings, Hello, Message, Welcome
 from anabranch.protocol.terms import VERSION
 from patience import until
 
@@ -479,7 +479,7 @@ def test_what_an_inbox_had_no_room_for_is_asked_for_again(tmp_path: Path, monkey
     """The server calls whom it did not listen to, who then tells again; a client says hello."""
 
     async def main(url: str) -> None:
-        for index, message in ((0, Happened(7, -1, b"a", np.zeros(WIDTH, np.float32))), (1, Call(1, 0))):
+        for index, message in ((0, Bye(7, -1, "back soon")), (1, Call(1, 0))):
             party = (server(url, tmp_path) if index == 0 else client(url, tmp_path, 1)).party
             if index == 0:
                 party.conversation.seats[0].session = 7
