@@ -305,10 +305,12 @@ class Told(Chaos):
     """No one but the clients knows of events: a round begins with what they tell. Its mask says whom it touches.
 
     What happens to a client is in a record of its own, from which it tells again after it died; a message is never
-    lost on its way while all parties live, since no one would tell again.
+    lost on its way while all parties live, since no one would tell again, unless the server knows of it: so many times
+    it loses its connection for a while.
     """
 
-    def __init__(self, setting: Setting, seed: int, **options: Any) -> None:
+    def __init__(self, setting: Setting, seed: int, *, outages: int = 0, **options: Any) -> None:
+        self.outages, self._out = outages, 0
         super().__init__(setting, seed, lost=0.0, **options)
         self._happening = [t for t in range(setting.rounds) if setting.mask[t].any()]
         self.planned = {name(t): setting.mask[t] for t in self._happening}
@@ -319,11 +321,20 @@ class Told(Chaos):
 
     def step(self) -> None:
         told = len(self.planned) - len(self._happening)
+        if self.outages and not self._out and self.random.random() < 0.01:
+            self.outages, self._out = self.outages - 1, 30
+        elif self._out:
+            self._out -= 1
+            if not self._out:
+                self.do(0, self.server.begin())
         if self._happening and told < len(self.log) + 6 and self.random.random() < 0.2:
             t = self._happening.pop(0)
             for client in np.flatnonzero(self.setting.mask[t]) + 1:
                 self.do(int(client), self.clients[client - 1].happened(name(t)))
         super().step()
+
+    def _of_a_message(self, raw: bytes) -> list[float]:
+        return [] if self._out else super()._of_a_message(raw)
 
     def _restart_client(self, party: int) -> None:
         super()._restart_client(party)

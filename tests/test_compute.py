@@ -8,6 +8,7 @@ import pytest
 import anabranch as ab
 from anabranch.compute import ClientCompute, Rate, ServerCompute, State, _client_passes, from_arrays, to_arrays
 from anabranch.loop import LearningRates
+from anabranch.net.api import _TellingCompute
 from anabranch.party import TROUBLES
 from federations import UPDATES, Setting
 
@@ -204,6 +205,16 @@ def test_a_client_that_was_passive_for_long_has_pushed_all_the_zeros(monkeypatch
     )
     stepped(ab.DLR(4, 0.9), [0, 2**31 - 2], 4096)
     assert passes.count(_client_passes) < 5
+
+
+def test_each_step_is_remembered_once_after_long_passive_times_too(monkeypatch):
+    monkeypatch.setattr("anabranch.compute.FAR", 16)
+    rounds = np.array([0, 3, 400, 401, 420, 430, 500, 501], np.int32)
+    setting = Setting(ab.OGD())
+    compute = _TellingCompute(setting.rule, setting.model.clients[0], setting.widths[0], Rate(0.1), 8)
+    _, pending = compute.encode(rounds, FEATURES[: len(rounds)])
+    compute.step(rounds, pending, embeddings(ab.OGD(), E)[: len(rounds)])
+    assert [each.round for each in compute.taken] == rounds.tolist()
 
 
 @pytest.mark.parametrize("update", UPDATES, ids=repr)

@@ -17,7 +17,7 @@ from anabranch.protocol import messages as m
 from anabranch.protocol import server as conversation
 from anabranch.protocol.actions import Note, Played, Send, Stop
 from anabranch.protocol.memory import InMemory
-from anabranch.protocol.missing import HOW, Wait, Zero
+from anabranch.protocol.missing import HOW, Skip, Wait, Zero
 from anabranch.sources.kept import KeptInputs
 from conversations import answer, check_same, check_steps, hello_of, joined, play, told
 from federations import UPDATES, Setting, Told, follow, name, sent, trained
@@ -341,7 +341,7 @@ def test_what_was_learnt_before_a_restart_is_let_go_of(tmp_path, monkeypatch):
         made.terms, 1, made.schema, made.compute, made._look, made._decide, made._draw, kept
     )
     client.receive(sent(setting.server().receive(1, hello_of(client), 0.0), m.Welcome))
-    for t, there in ((3, [1, 2]), (5, [1, 2])):
+    for t, there in ((3, [1, 2]), (5, [1])):  # a passive round waits for no checkpoint, whatever is before it
         assert sent(client.receive([m.Query(1, t, (name(t),), None)]), m.Embeddings)
         assert [i for i in range(3) if kept.get(name(i))] == there
     client.safe = 1
@@ -398,10 +398,15 @@ def test_every_event_told_of_is_one_round_whoever_dies(seed, in_flight):
     setting = ToldSetting(UPDATES[1], ab.Recorded(rows), rounds=120, in_flight=in_flight)
     world = Told(setting, seed, kills=10, every=40)
     world.run()
+    check_told(setting, world)
+
+
+def check_told(setting, world) -> None:
+    """Every event was one round, with whom it touched."""
     assert sorted(record.event for record in world.log) == sorted(world.planned)
     for record in world.log:
         np.testing.assert_array_equal(record.activated, world.planned[record.event])
-    if in_flight == 1:
+    if setting.in_flight == 1:
         assert trained(world.server, world.clients) == follow(setting, world.log)
     else:
         check_steps(setting, world.server, world.clients, world.log)
@@ -415,6 +420,116 @@ class ToldSetting(Setting):
 
     def decide(self, client):
         return lambda t, x: False
+
+
+@pytest.mark.parametrize("in_flight", [1, 8])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_clients_told_of_while_the_server_had_no_connection_is_told_again(seed, in_flight):
+    rows = np.random.default_rng(seed).random((120, 4)) < 0.4
+    setting = ToldSetting(UPDATES[1], ab.Recorded(rows), rounds=120, in_flight=in_flight)
+    world = Told(setting, seed, outages=8, kills=4, every=80)
+    world.run()
+    assert world.outages == 0
+    check_told(setting, world)
+
+
+def test_a_call_of_the_server_that_is_known_has_all_told_again_that_may_be_lost():
+    setting = Setting(rounds=10)
+    server, client = setting.server(), setting.client(1)
+    client.receive(sent(server.receive(1, hello_of(client), 0.0), m.Welcome))
+    for i in range(3):
+        assert sent(client.happened(name(i)), m.Happened)
+    client.receive([m.Void(client._session, (), (name(1),))])
+    again = client.receive(sent(server.begin(), m.Call))
+    assert [each.event for each in sent(again, m.Happened)] == [name(0), name(2)]
+    assert not sent(again, m.Hello)
+
+
+def test_a_reading_whose_round_was_dropped_is_safe_at_once():
+    """No derivative comes that a checkpoint could wait for, and perhaps none for as long as another client is away."""
+    setting = Setting(rounds=10)
+    server, client = setting.server(), setting.client(1)
+    client.receive(sent(server.receive(1, hello_of(client), 0.0), m.Welcome))
+    client.happened(name(0))
+    client.receive([m.Query(1, 0, (name(0),), None)])
+    client.receive([m.Void(client._session, (0,), ())])
+    assert [*client.settled] == [name(0)]
+    # What is kept of a round of an earlier server is not what this one says of its own.
+    client.happened(name(1))
+    client.receive([m.Query(1, 1, (name(1),), None)])
+    hello = hello_of(client)
+    (again,) = sent(client.receive([m.Welcome(hello.session, 2, setting.terms, 5, "schema 1", 0)]), m.Happened)
+    client.receive([m.Void(client._session, (1,), ())])
+    assert (again.event, client.told, [*client.settled]) == (name(1), 1, [name(0)])
+
+
+def test_a_dropped_round_is_over_for_who_has_not_read_its_query_yet():
+    setting = Setting(rounds=10, missing=(Wait(), Skip(), Wait(), Wait()))
+    server, clients = setting.server(coalesce=0.0), setting.clients()
+    for i, client in enumerate(clients, 1):
+        client.receive(sent(server.receive(i, hello_of(client), 0.0), m.Welcome))
+    server.receive(2, m.Bye(clients[1]._session, m.NONE, "away"), 0.0)
+    tellers = [1, 3, 4]
+    for i in tellers:
+        server.receive(i, *sent(clients[i - 1].happened(name(0)), m.Happened), 0.0)
+    actions = server.open([name(0)], [1], 0.0)
+    assert server.rounds == 1
+    (query,) = sent(actions, m.Query)
+    voids = {each.client: each.message for each in actions if isinstance(each, Send) and each.client}
+    assert [*voids] == tellers
+    for i in tellers:
+        clients[i - 1].receive([voids[i], query])
+        assert [*clients[i - 1].settled] == [name(0)]
+        assert clients[i - 1].state()[1]["happened"] == []
+
+
+def test_an_event_that_wants_no_reply_gets_none():
+    """The server knows of it already; a reply to no question would look like a client that is wrong."""
+    setting = Setting(rounds=10)
+    server, client = setting.server(), setting.client(1)
+    client.receive(sent(server.receive(1, hello_of(client), 0.0), m.Welcome))
+    client.happened(name(0))
+    assert client.receive([m.Ask(1, m.NONE, 3, False, (name(0), b"nowhere"), None)]) == []
+    assert [*client.settled] == [name(0)]
+    assert client._inputs.get(name(0)) is not None
+
+
+def test_many_derivatives_sent_again_are_looked_through_once():
+    class Counting(tuple):
+        looked = 0
+
+        def __getitem__(self, i):
+            Counting.looked += 1
+            return super().__getitem__(i)
+
+    setting = Setting(activation=ab.Full(), rounds=200)
+    world, _ = play(setting)
+    client = setting.client(1, itertools.count(500))
+    actions = world.server.receive(1, hello_of(client), world.now + 9)
+    client.receive(sent(actions, m.Welcome))
+    (again,) = sent(actions, m.Derivatives)
+    assert client.receive([dataclasses.replace(again, applied=Counting(again.applied))]) == []
+    assert client.applied == 199
+    assert Counting.looked <= 10 * 200
+
+
+# -- events of its own under SLR ---------------------------------------------------------------------------------------
+
+
+def test_under_slr_events_of_its_own_wait_too_and_are_passed_over_by_later_rounds():
+    """The server is told of none of them: no more of them may be read than are remembered."""
+    setting = Setting(ab.SLR(3), ab.Recorded(np.zeros((300, 4), bool)), rounds=10)
+    server, client = setting.server(), setting.client(1)
+    client.receive(sent(server.receive(1, hello_of(client), 0.0), m.Welcome))
+    assert [client.happened(name(i)) for i in range(4)] == [[]] * 4
+    assert client.told == 4
+    (answered,) = sent(client.receive([m.Query(1, 0, (name(0),), None)]), m.Embeddings)
+    assert answered.activated.tolist() == [True]
+    assert client.pass_over(lambda event: int(event) < 1) == [], "its derivative is on its way"
+    (note,) = client.pass_over(lambda event: int(event) < 2)
+    assert note.what == "event dropped"
+    assert ([*client.settled], client.told) == ([name(1)], 3)
+    assert Setting(rounds=10).client(1).pass_over(lambda event: True) == [], "a server says so itself"
 
 
 # -- bad messages ------------------------------------------------------------------------------------------------------

@@ -397,6 +397,114 @@ def test_a_slow_reader_slows_the_federation_and_loses_nothing(tmp_path: Path, mo
     run(main, tmp_path)
 
 
+def test_a_prediction_may_be_asked_for_where_rounds_are_iterated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server waits until somebody takes a round, and who would take one waits for the server."""
+    monkeypatch.setattr("anabranch.net.running.HELD", 2)
+
+    async def main(url: str) -> None:
+        clients = asyncio.gather(*(steps(client(url, tmp_path, m)) for m in (1, 2)))
+        numbers = []
+        async with server(url, tmp_path) as asked:
+            async for each in asked:
+                numbers.append(each.number)
+                if each.number == 0:
+                    await until(lambda: asked.rounds >= 4, "one round more than are held")
+                    answer = await asked.predict(NAMES[0])
+                    assert answer["answered"] == ["bank", "shop"]
+        assert numbers == list(range(ROUNDS))
+        await clients
+
+    run(main, tmp_path)
+
+
+def test_a_client_that_hears_nothing_says_hello_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.net.client.HELLO_EVERY", 0.01)
+
+    async def main(url: str) -> None:
+        heard: list[Message] = []
+
+        async def hear(message: Any) -> None:
+            heard.append(decode(message.data))
+
+        spy = await connect(credentials(url, 0))
+        await spy.subscribe("demo.up.1", cb=hear)
+        await spy.flush()
+        alone = client(url, tmp_path, 1)
+        running = asyncio.ensure_future(alone.run())
+        await until(lambda: len(heard) >= 3, "three hellos")
+        assert all(isinstance(each, Hello) for each in heard[:3])
+        alone.leave()
+        await running
+        await disconnect(spy)
+
+    run(main, tmp_path)
+
+
+def test_under_slr_events_whose_names_bear_no_times_hold_up_no_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first are of no round, and more than are read ahead; before there is a server none is given up."""
+    monkeypatch.setattr("anabranch.net.client.AHEAD", 3)
+
+    async def happening() -> AsyncIterator[str]:
+        for name in NAMES[:10]:
+            yield name
+
+    async def main(url: str) -> None:
+        tells = client(url, tmp_path, 1, events=happening(), update=ab.SLR(2), activation=lambda t, x: False)
+        running = asyncio.ensure_future(steps(tells))
+        await until(lambda: tells.party.conversation.told == 3, "as many events as are read ahead")  # type: ignore[union-attr]
+        other = asyncio.ensure_future(steps(client(url, tmp_path, 2, update=ab.SLR(2))))
+        # A round begins once all have been read.
+        gone = asyncio.Event()
+
+        async def labels() -> AsyncIterator[tuple[str, int]]:
+            await gone.wait()
+            yield NAMES[9], 1
+
+        serving = asyncio.ensure_future(played(server(url, tmp_path, labels=labels(), update=ab.SLR(2))))
+        await until(lambda: tells.party._listening.done(), "the last event")  # type: ignore[union-attr]
+        gone.set()
+        (only,) = await serving
+        assert only.activated == ("bank", "shop")
+        assert tells.party.notes["event dropped", None] == 7
+        await asyncio.gather(running, other)
+
+    run(main, tmp_path)
+
+
+def test_what_an_inbox_had_no_room_for_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server calls whom it did not listen to, who then tells again; a client says hello."""
+
+    async def main(url: str) -> None:
+        for index, message in ((0, Bye(7, -1, "back soon")), (1, Call(1, 0))):
+            party = (server(url, tmp_path) if index == 0 else client(url, tmp_path, 1)).party
+            if index == 0:
+                party.conversation.seats[0].session = 7
+            sent: list[tuple[type[Message], int | None]] = []
+
+            async def send(message: Message, client: int | None = None, sent: Any = sent) -> None:
+                sent.append((type(message), client))
+
+            monkeypatch.setattr(party.link, "send", send)
+            monkeypatch.setattr("anabranch.net.engine.INBOX", 1)
+            await party._turn()
+            del sent[:]
+            party.conversation.joined = True
+            for _ in range(3):
+                party._received(1 - index, encode(message))
+            await party._turn()
+            assert party.notes["flood", 1 - index or None] == 2
+            assert sent[0] == ((Call, 1) if index == 0 else (Hello, None))
+            del sent[:]
+            await party._turn()
+            assert not sent
+
+    run(main, tmp_path)
+
+
 def test_what_goes_wrong_is_raised_where_it_is_iterated(tmp_path: Path) -> None:
     async def wrong(*items: tuple[str, int]) -> AsyncIterator[tuple[str, int]]:
         for item in items:

@@ -19,10 +19,10 @@ from anabranch.net.sourced import SourcedRoom
 from anabranch.net.waitingroom import Happening, WaitingRoom
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Note, Predicted, Send
-from anabranch.protocol.missing import Wait, Zero
+from anabranch.protocol.missing import Skip, Wait, Zero
 from anabranch.protocol.opened import Late, Stored
 from anabranch.store.waiting import Waiting
-from conversations import hello_of, joined, told
+from conversations import answer, hello_of, joined, told
 from federations import Setting, name, sent
 
 TWO = ((8, 5), (8, 5))
@@ -139,6 +139,28 @@ def test_rounds_that_go_by_stored_embeddings_free_the_outbox():
         assert len(server.seats[0].outbox) <= 1
     assert server.seats[0].pushed == 6
     assert server.seats[0].max_delay == 0
+
+
+def test_who_keeps_features_for_a_round_of_which_nothing_comes_is_told():
+    """Else they are kept until they are too many or too old, as if their label might still come."""
+    server = joined(Setting(shapes=TWO, missing=(Skip(), Zero()), rounds=20))
+
+    def voided(actions) -> list[tuple[int | None, tuple[bytes, ...]]]:
+        voids = [each for each in actions if isinstance(each, Send) and isinstance(each.message, m.Void)]
+        return [(each.client, each.message.events) for each in voids]
+
+    # One whose embedding could not be replaced was away: what the others have sent is of no use.
+    stored = Stored(None, np.array([False, True]), (3, 0), (0, 0))
+    assert voided(server.open([b"0"], [1], 0.0, None, [Late(None, stored)])) == [(2, (b"0",))]
+    # One that has replied does not answer when the label is there.
+    assert voided(server.open([b"1"], [1], 0.0, None, [Late(1)])) == []
+    server.receive(2, m.Bye(server.seats[1].session, m.NONE, "away"), 0.0)
+    assert voided(server.receive(1, answer(server, 1, (1,), np.ones((1, 5), np.float32)), 0.0)) == [(2, (b"1",))]
+    # A label that comes with its event finds nothing that was kept.
+    server.open([b"2"], [1], 0.0)
+    ones = np.ones((1, 5), np.float32)
+    assert voided(server.receive(1, answer(server, 1, (2,), ones, server.seats[0].before), 0.0)) == []
+    assert server.rounds == 3
 
 
 class Listed:

@@ -704,6 +704,60 @@ def test_a_party_leaves_though_its_source_does_not_begin(tmp_path: Path, monkeyp
     assert ended.is_set()
 
 
+def test_under_slr_a_file_is_read_no_further_ahead_than_its_events_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has more rows than either: none of them is dropped before its round."""
+    monkeypatch.setattr("anabranch.net.client.AHEAD", 10)
+    monkeypatch.setattr("anabranch.protocol.client.REMEMBERED", 30)
+    server, clients = slr(sensors(tmp_path))
+    assert server.ledger.activations.tolist() == [120, 12]
+    assert [client.conversation.activations for client in clients] == [120, 12]
+    assert clients[0].notes["event dropped", None] == 0
+
+
+def test_under_slr_a_client_goes_on_to_the_events_that_rounds_are_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first events have no label, and are more than it reads ahead."""
+    monkeypatch.setattr("anabranch.net.client.AHEAD", 10)
+    world = sensors(tmp_path)
+    header, *rows = (tmp_path / "labels.csv").read_text().splitlines()
+    (tmp_path / "labels.csv").write_text("\n".join([header, *rows[60:]]) + "\n")
+    server, clients = slr(world)
+    assert server.conversation.rounds == 60
+    assert server.ledger.activations[0] > 0
+    assert clients[0].notes["event dropped", None] > 0
+
+
+def slr(world: World) -> tuple[ServerParty, list[ClientParty]]:
+    """Plays it under SLR, with a round for each label and each reading of a room an event of its own."""
+    world.server({"source": "csv", "path": "labels.csv", "time": "at", "label": "present"})
+    world._texts["room1"]["activation"] = {"name": "OnEvent"}
+    for text in world._texts.values():
+        text["update"] = {"name": "SLR", "window": 3}
+    server, clients, _ = world.play()
+    return server, clients
+
+
+def test_a_source_that_waits_for_a_checkpoint_that_is_being_saved_makes_nobody_busy(tmp_path: Path) -> None:
+    world = sensors(tmp_path)
+
+    async def main() -> None:
+        party = world.party("room2", "nats://127.0.0.1:1")
+        (reading,) = await play(party._source, 1)
+        party.conversation.joined = True
+        party._taken.add(reading.name, reading)
+        party._save_again = 0.0
+        assert party._due() == 0.0
+        party._saving = asyncio.ensure_future(asyncio.sleep(0))
+        assert party._due() == math.inf
+        await party._saving
+        await party._source.close()
+
+    run(main())
+
+
 def test_other_features_need_another_folder(tmp_path: Path) -> None:
     world = sensors(tmp_path)
     party = world.party("room2", "nats://127.0.0.1:1")

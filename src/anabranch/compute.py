@@ -241,15 +241,18 @@ class ClientCompute(_Compute):
             derivatives: (n, e_m), or (n, l, e_m) under SLR, as they crossed the wire.
             factor: what the learning rate is multiplied by.
         """
+        self._step(rounds, pending, derivatives, factor)
+
+    def _step(self, rounds: NDArray[np.int32], pending: Sequence[Pending], derivatives: Rows, factor: float) -> None:
         far = np.flatnonzero(np.diff(rounds, prepend=self.rounds) > FAR)
         if far.size:
             i = int(far[0])
             if i:
-                self.step(rounds[:i], pending[:i], derivatives[:i], factor)
+                self._step(rounds[:i], pending[:i], derivatives[:i], factor)
             self._pass(int(rounds[i]))
             rounds, pending, derivatives = rounds[i:], pending[i:], derivatives[i:]
             if far.size > 1:
-                self.step(rounds, pending, derivatives, factor)
+                self._step(rounds, pending, derivatives, factor)
                 return
         n = len(rounds)
         size = _size(self._sizes, n)

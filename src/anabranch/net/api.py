@@ -239,7 +239,8 @@ class Server(Running[Round]):
         Raises:
             NoPredictionError: where there is none; it says why.
         """
-        return await self._predictor({"event": event_name(event)})
+        with self._asks():
+            return await self._predictor({"event": event_name(event)})
 
     def end(self) -> None:
         """No event follows: the rounds that are open are played, and the clients are told that they may go."""

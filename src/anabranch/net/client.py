@@ -20,7 +20,7 @@ from anabranch.store import checkpoint
 
 STATE = "checkpoints"
 AHEAD = 5000
-"""So many events that the client has told of may wait for their rounds before it listens for more."""
+"""So many events of its own may wait for their rounds before the client listens for more."""
 LOOK_EVERY = 1.0
 """Seconds after which features that were not there for an event of its own are looked up again."""
 HELLO_EVERY = 1.0
@@ -88,11 +88,21 @@ class ClientParty(Engine):
 
     async def _listen(self, events: AsyncIterator[bytes]) -> None:
         async for event in events:
-            while self.conversation.told >= AHEAD:  # until rounds are over
+            while self.conversation.told >= AHEAD and not await self._makes_room():  # until rounds are over
                 self._turned.clear()
                 await self._turned.wait()
             await self._do(self.conversation.happened(event))
             await asyncio.sleep(0)  # a source that never waits would leave no time for anything else
+
+    async def _makes_room(self) -> bool:
+        """Gives up the oldest of its own events, where nobody else does and the rounds are past it; whether it has."""
+        dropped = self.conversation.pass_over(self._is_past)
+        await self._do(dropped)
+        return bool(dropped)
+
+    def _is_past(self, event: bytes) -> bool:
+        """Whether the rounds are past an event; where names say nothing of it, whether there may be rounds at all."""
+        return self.conversation.joined
 
     def _heard(self, task: asyncio.Task[None]) -> None:
         """The source of events has come to its end, or failed."""
@@ -103,8 +113,9 @@ class ClientParty(Engine):
     async def _turn(self) -> None:
         self._turned.set()
         talk = self.conversation
-        if self._lost_something:
+        if self._lost_something or self._dropped:
             self._lost_something = False
+            self._dropped.clear()
             await self._do(talk.hello())
         mail = [message for _, message in self._mail()]
         # Two subjects may overtake one another: derivatives go first, so that answers have them.

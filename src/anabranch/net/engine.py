@@ -67,6 +67,8 @@ class Engine(ABC):
         self._timer: asyncio.TimerHandle | None = None
         self._armed = math.inf
         self._lost_something = False
+        self._dropped: set[int] = set()
+        """Of whom messages were dropped that did not fit into the inbox."""
         self._stop: Stop | None = None
         self._leaving = asyncio.Event()
         self._problem: Exception | None = None
@@ -84,6 +86,7 @@ class Engine(ABC):
         try:
             if await self._before_leaving(self.link.open()):
                 await self._do(self._begin())
+            self._wake.set()  # what is due is due where nothing arrives, too
             while self._stop is None and self._problem is None and not self._leaving.is_set():
                 await self._wake.wait()
                 self._wake.clear()
@@ -292,6 +295,7 @@ class Engine(ABC):
             text = f"client {client}: its messages" if client else "the server's messages"
             text += f" come faster than they are read: {waits:,} bytes wait, and what follows is dropped"
             self._repeats.tell(("flood", client), logging.WARNING, self._named(text, client), time.monotonic())
+            self._dropped.add(client)
             return
         self._inbox.append((client, raw))
         self._inbox_bytes[client] += len(raw)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Generic, Self, TypeAlias, TypeVar
@@ -30,7 +31,7 @@ from anabranch.prepared import read_wire_dtype
 from anabranch.updates import DLR, Update
 
 HELD = 256
-"""So many rounds or steps wait for the ``async for``; then the federation waits for it."""
+"""So many rounds or steps wait for the ``async for``; then the federation waits for it, unless that asks it."""
 
 LearningRate: TypeAlias = float | optax.GradientTransformation
 
@@ -60,7 +61,11 @@ class Running(ABC, Generic[T]):
         self.metrics_port: int | None = None
         """Where its metrics are, while it takes part; None where they are nowhere."""
         self._stack = ExitStack()
-        self._queue: asyncio.Queue[T | None] = asyncio.Queue(HELD)
+        self._queue: asyncio.Queue[T | None] = asyncio.Queue()
+        self._goes_on = asyncio.Event()
+        """Set where `tell` may have to wait no longer."""
+        self._asking = 0
+        """How many wait for what the party itself has to say."""
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self.stopped: str | None = None
@@ -103,6 +108,7 @@ class Running(ABC, Generic[T]):
                 raise StopAsyncIteration
             self._task = asyncio.ensure_future(self._run())
         item = None if self._task.done() and self._queue.empty() else await self._queue.get()
+        self._goes_on.set()
         if item is None:
             await self._task
             raise StopAsyncIteration
@@ -120,6 +126,7 @@ class Running(ABC, Generic[T]):
                 self.leave()
                 while not self._queue.empty():
                     self._queue.get_nowait()
+                self._goes_on.set()
                 await asyncio.wait({self._task})
                 if error is None:
                     await self._task
@@ -140,11 +147,21 @@ class Running(ABC, Generic[T]):
 
     async def tell(self, item: T | None) -> None:
         """Hands something to whoever iterates; waits while there is much that nobody has taken."""
-        if not self._closing:
-            await self._queue.put(item)
-        elif item is None:  # someone else may still be iterating
-            with suppress(asyncio.QueueFull):
-                self._queue.put_nowait(None)
+        while self._queue.qsize() >= HELD and not (self._asking or self._closing):
+            self._goes_on.clear()
+            await self._goes_on.wait()
+        if item is None or not self._closing:  # someone else may still be iterating
+            self._queue.put_nowait(item)
+
+    @contextmanager
+    def _asks(self) -> Iterator[None]:
+        """Meanwhile the party waits for nobody: who iterates may be the one that asks, and takes nothing."""
+        self._asking += 1
+        self._goes_on.set()
+        try:
+            yield
+        finally:
+            self._asking -= 1
 
 
 def rule_of(

@@ -205,7 +205,6 @@ class ServerParty(Engine):
         return [record.event for record in records]
 
     def _begin(self) -> list[Action]:
-        self._wake.set()
         if self.conversation.rounds:  # the first round waits for all, however long that takes
             self._coming = time.monotonic() + COMING
             self._log.info("going on after %d rounds, %d of them from the log", self.conversation.rounds, self.replayed)
@@ -226,6 +225,8 @@ class ServerParty(Engine):
                 if isinstance(message, m.Bye) and talk.seats[client - 1].ended:
                     self._keep_goodbyes |= client in self._goodbyes  # else the checkpoint of the end has it soon
                     self._goodbyes.add(client)
+        while self._dropped:  # an event that a client told of may be among it, and nobody else asks for that
+            await self._do(talk.begin(self._dropped.pop()))
         if talk.due() <= now:
             await self._do(talk.tick(now))
         await self._ask(now)

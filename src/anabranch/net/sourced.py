@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ from anabranch.sources.features import Features
 from anabranch.sources.inputs import Inputs
 from anabranch.sources.kept import KeptInputs
 from anabranch.sources.labels import LateLabel, SourceLabels
+from anabranch.sources.names import Names
 from anabranch.store import checkpoint
 
 SAVE_EVERY = 5.0
@@ -126,6 +128,8 @@ class SourcedClient(_Sourced, ClientParty):
         self._save_again = time.monotonic() + SAVE_EVERY
         self._expire_again = 0.0
         self._last = b""
+        self._asked_to = -math.inf
+        """The time of the event that the server has opened a round for last, in microseconds since 1970."""
         self._events = self._touching()
         self._read: list[tuple[int, m.Message]] = []
         """What has arrived and is looked up for."""
@@ -150,6 +154,9 @@ class SourcedClient(_Sourced, ClientParty):
                 self._are_safe([self._taken.oldest])
             self._last = happening.name
             yield happening.name
+
+    def _is_past(self, event: bytes) -> bool:
+        return _time_of(event) < self._asked_to
 
     async def _touches(self, happening: Happening) -> bool:
         if not self._stimulus.of_readings:  # it is read all the same: some sources know what they have read
@@ -194,8 +201,11 @@ class SourcedClient(_Sourced, ClientParty):
     async def _turn(self) -> None:
         self._read += super()._mail()
         asked = [each.events for _, each in self._read if isinstance(each, m.Query | m.Ask)]
+        queries = [each for _, each in self._read if isinstance(each, m.Query) and each.events]
         async with self._looked_up(chain.from_iterable(asked)):
             await super()._turn()
+        for each in queries:
+            self._asked_to = _time_of(each.events[-1])
         self._let_go()
         self._show(input=self._inputs.noted())
         now = time.monotonic()
@@ -208,7 +218,8 @@ class SourcedClient(_Sourced, ClientParty):
                 self._begin_saving()
 
     def _due(self) -> float:
-        return min(super()._due(), self._save_again) if self._taken else super()._due()
+        waits = bool(self._taken) and self._saving is None
+        return min(super()._due(), self._save_again) if waits else super()._due()
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays, values = super()._state()
@@ -217,6 +228,12 @@ class SourcedClient(_Sourced, ClientParty):
     def _saved(self, values: dict[str, Any]) -> None:
         super()._saved(values)
         self._let_go()
+
+
+def _time_of(event: bytes) -> float:
+    """Of an event, by its name; none is before that of a name that bears none."""
+    read = Names.read(event)
+    return -math.inf if read is None else read[1]
 
 
 def sourced_client(

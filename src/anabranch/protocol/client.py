@@ -87,8 +87,10 @@ class ClientConversation:
         self._look, self._decide, self._draw = look, decide, session
         self._peek = look if peek is None else peek
         self._inputs: Inputs = InputsInMemory() if inputs is None else inputs
-        self._learnt = deque(self._inputs.were_learnt())
-        """Rounds of events whose features may be kept, in about their order, and whether they have activated it."""
+        self._learnt: dict[bool, deque[tuple[int, bytes]]] = {True: deque(), False: deque()}
+        """Rounds of events whose features may be kept, in about their order, by whether they have activated it."""
+        for t, event, stepped in self._inputs.were_learnt():
+            self._learnt[stepped].append((t, event))
         self._taken_up: dict[bytes, None] = dict.fromkeys(self._inputs.recent(LATELY))
         """The last events of its own that the server has asked for since their labels come later."""
         self._session = 0
@@ -112,7 +114,8 @@ class ClientConversation:
     @property
     def told(self) -> int:
         """How many of its own events wait for their rounds, or for a server to tell of them."""
-        return len(self._keeping.told) if self.joined else len(self._keeping.own) - len(self._keeping.later)
+        tells = self.joined and self.compute.rule.update.rows is None
+        return len(self._keeping.told) if tells else len(self._keeping.own) - len(self._keeping.later)
 
     def hello(self) -> list[Action]:
         """Begins a session: at the start, and whenever the connection may have lost something."""
@@ -133,6 +136,22 @@ class ClientConversation:
             self._keeping.settle(next(iter(self._keeping.own)))
             return [Note("event dropped", f"more than {REMEMBERED:,} events wait here"), *self._tell(event)]
         return self._tell(event)
+
+    def pass_over(self, is_past: Callable[[bytes], bool]) -> list[Action]:
+        """Under SLR, forgets the oldest of its own events where the rounds are past it; returns what it did.
+
+        The server is told of none of them, so it does not say either that one will have no round.
+        """
+        if self.compute.rule.update.rows is None:
+            return []
+        asked = {kept.event for kept in self._keeping.rounds.values()}
+        waiting = (event for event in self._keeping.own if event not in asked and event not in self._keeping.later)
+        oldest = next(waiting, None)
+        if oldest is None or not is_past(oldest):
+            return []
+        self._keeping.settle(oldest)
+        text = "more events wait here than are read ahead, and the oldest seems to have no round"
+        return [Note("event dropped", text)]
 
     def resume(self, events: Sequence[bytes]) -> None:
         """These have activated the client before this process began, and nobody knows what became of them."""
@@ -188,13 +207,13 @@ class ClientConversation:
 
     def _receive(self, message: m.Message) -> list[Action]:
         if isinstance(message, m.Call):
-            if message.session == 0:  # a server that may be new
-                known = self.joined and message.epoch == self._epoch
-            else:  # one that got a message of another session: perhaps only since a hello is under way
-                known = not self.joined or message.session == self._session
-                if not known and message.session not in self._sessions and self._another(message.session):
-                    text = f"another process takes part as client {self.client}: end one of them"
-                    return [Stop(text, failed=True)]
+            if message.session == 0:  # a server that may be new, or that may have lost what it was told of
+                return self._tell_all() if self.joined and message.epoch == self._epoch else self.hello()
+            # One that got a message of another session: perhaps only since a hello is under way.
+            known = not self.joined or message.session == self._session
+            if not known and message.session not in self._sessions and self._another(message.session):
+                text = f"another process takes part as client {self.client}: end one of them"
+                return [Stop(text, failed=True)]
             return [] if known else self.hello()
         if isinstance(message, m.Ask):
             return self._ask(message)
@@ -228,8 +247,12 @@ class ClientConversation:
         if again:
             self._keeping.own = {event: {} for event in self._taken_up} | self._keeping.own
             self._taken_up.clear()
-        told = [action for event in list(self._keeping.own) for action in self._tell(event)]
-        return [Note("joined", f"the server is here; {message.rounds:,} rounds are played"), *told]
+        return [Note("joined", f"the server is here; {message.rounds:,} rounds are played"), *self._tell_all()]
+
+    def _tell_all(self) -> list[Action]:
+        """Tells of every event of its own whose round is not over; what the server knows already changes nothing."""
+        self._keeping.told.clear()
+        return [action for event in [*self._keeping.own] for action in self._tell(event)]
 
     def _another(self, session: int) -> bool:
         """Whether there is another process, by so many sessions: a few may be of one that was killed."""
@@ -322,6 +345,8 @@ class ClientConversation:
             known.append(ask.asked + i)
             samples.append(x)
             activated.append(bool(decided))
+        if ask.asked == m.NONE:
+            return []
         looks = self.compute.looks
         rows = [self.compute.embed(np.stack(samples[i : i + looks])) for i in range(0, len(samples), looks)]
         values = np.concatenate(rows) if rows else np.zeros((0, self.compute.width), self.compute.rule.wire)
@@ -346,11 +371,14 @@ class ClientConversation:
 
     def _are_learnt(self, rounds: Sequence[tuple[int, bytes, bool]]) -> None:
         """The features of these wait for no label; drops those of events whose rounds were long before."""
-        self._learnt += rounds
         long_ago = rounds[-1][0] - LONG - (self.compute.rule.update.rows or 0)
+        for t, event, stepped in rounds:
+            self._learnt[stepped].append((t, event))
         gone = []
-        while self._learnt and self._learnt[0][0] <= (min(long_ago, self.safe) if self._learnt[0][2] else long_ago):
-            gone.append(self._learnt.popleft()[1])
+        # Apart, since a step may wait for its checkpoint for as long as the client is not activated again.
+        for stepped, held in self._learnt.items():
+            while held and held[0][0] <= (min(long_ago, self.safe) if stepped else long_ago):
+                gone.append(held.popleft()[1])
         self._inputs.learnt(rounds, gone)
 
     def _encode(self, asked: Sequence[_Asked]) -> list[Action]:
@@ -396,19 +424,22 @@ class ClientConversation:
             return self._gap(f"a derivative after round {self.applied:,} was lost")
         actions: list[Action] = []
         # What is not kept is made again at the parameters that it belongs to: no step may pass them by.
-        stops = {message.applied[i] for i in new if self._keeping.pending(message, i, self._epoch) is None}
+        lacking: dict[int, list[int]] = {}
+        for i in new:
+            if self._keeping.pending(message, i, self._epoch) is None:
+                lacking.setdefault(message.applied[i], []).append(i)
         while new:
             if message.applied[new[0]] == m.MOMENT:
                 actions += self._step_late(message, new.pop(0))
                 continue
-            self._make(message, new)
+            self._make(message, lacking.get(self.applied, ()))
             ready: list[tuple[int, Pending, Any]] = []
             for i in self._alike(message, new[: self.compute.block]):
                 kept = self._keeping.pending(message, i, self._epoch)
                 if kept is None:
                     break
                 ready.append((message.rounds[i], kept, message.values[i]))
-                if message.rounds[i] in stops:
+                if message.rounds[i] in lacking:
                     break
             if not ready:
                 return self._gap(f"what round {message.rounds[new[0]]:,} needs is lost")
@@ -456,10 +487,10 @@ class ClientConversation:
         self._are_learnt([(t, event, True)])
         return actions
 
-    def _make(self, message: m.Derivatives, new: Sequence[int]) -> None:
-        """Makes again what is not kept and belongs to today's parameters."""
-        for i in new if message.events else []:
-            if message.applied[i] == self.applied and self._keeping.pending(message, i, self._epoch) is None:
+    def _make(self, message: m.Derivatives, lacking: Sequence[int]) -> None:
+        """Makes again what is not kept, of those that belong to today's parameters."""
+        for i in lacking if message.events else ():
+            if self._keeping.pending(message, i, self._epoch) is None:
                 t, event = message.rounds[i], message.events[i]
                 x = self._features(event)
                 if x is not None and self._samples.catch_up(t):
@@ -468,7 +499,7 @@ class ClientConversation:
                     self._keeping.hold(t, event, self._epoch, {self.applied: pending[0]})
 
     def _void(self, message: m.Void) -> list[Action]:
-        self._keeping.void(message)
+        self._keeping.void(message, self._epoch)
         for event in message.events:
             self._taken_up.pop(event, None)
         self._inputs.drop(message.events)

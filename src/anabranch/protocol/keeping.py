@@ -40,7 +40,7 @@ class Keeping:
         self.settled: deque[bytes] = deque(maxlen=10 * REMEMBERED)
         """Events of its own that nothing can be lost of any more."""
         self._settling: deque[tuple[int, bytes]] = deque(maxlen=2 * REMEMBERED)
-        """Rounds of events of its own that are over, and not in a checkpoint yet."""
+        """Rounds of events of its own that it has stepped in, and that are not in a checkpoint yet."""
 
     def hold(self, t: int, event: bytes, epoch: int | None, pending: dict[int, Pending]) -> None:
         """Keeps what a step in round ``t`` may need."""
@@ -59,7 +59,7 @@ class Keeping:
         return None if event is None else self.own.get(event, {}).get(message.applied[i])
 
     def over(self, t: int, event: bytes) -> None:
-        """The round of an event, perhaps of its own, is over."""
+        """The derivative of an event, perhaps of its own, is in the parameters."""
         if event in self.own:
             self._settling.append((t, event))
         self.forget(event)
@@ -76,12 +76,13 @@ class Keeping:
             self.settled.append(event)
         self.forget(event)
 
-    def void(self, message: Void) -> None:
-        """No derivative comes for these rounds, and no round for these events."""
+    def void(self, message: Void, epoch: int | None) -> None:
+        """No derivative comes for these rounds of a server, and no round for these events."""
         for t in message.rounds:
-            kept = self.rounds.pop(t, None)
-            if kept is not None:
-                self.over(t, kept.event)
+            kept = self.rounds.get(t)
+            if kept is not None and kept.epoch == epoch:
+                del self.rounds[t]
+                self.settle(kept.event)
         for event in message.events:
             self.settle(event)
 

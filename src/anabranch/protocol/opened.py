@@ -108,6 +108,16 @@ class Open:
             stored=self.stored is not None,
         )
 
+    def voided(self, record: m.Record) -> list[int]:
+        """The clients that keep something for it of which nothing comes, since it was played as the record says."""
+        clients = range(1, len(record.missing) + 1)
+        skipped = not record.embeddings.size
+        if self.stored is not None:
+            return [client for client in clients if skipped and self.stored.activated[client - 1]]
+        # Where its label came late, each has kept its features since the event.
+        late = [client for client in clients if self.late is not None and client not in self.answers]
+        return late + [client for client, answer in self.answers.items() if skipped and answer.activated]
+
 
 @dataclass
 class Arrival:

@@ -143,9 +143,9 @@ class ServerConversation:
         """The clients whose answer the oldest open round lacks."""
         return [] if not self._open else [i for i in range(1, len(self.seats) + 1) if i not in self._open[0].answers]
 
-    def begin(self) -> list[Action]:
-        """Tells the clients that there is a server, in case they were there first."""
-        return [Send(m.Call(self._epoch, 0))]
+    def begin(self, client: int | None = None) -> list[Action]:
+        """Tells the clients, or one, that there is a server: they were there first, or what they sent was lost."""
+        return [Send(m.Call(self._epoch, 0), client)]
 
     def open(
         self,
@@ -549,12 +549,11 @@ class ServerConversation:
                 break
             records = [each.record(stands, self.compute.rule.wire) for each, stands in ready]
             played, trouble = self.training.play(records)
-            voided = [
-                (client, self._open[i].t)
-                for i, record in enumerate(records[: len(played.records)])
-                for client, answer in self._open[i].answers.items()
-                if answer.activated and not record.embeddings.size
-            ]
+            over: dict[int, list[Open]] = {}
+            for i, record in enumerate(records[: len(played.records)]):
+                for client in self._open[i].voided(record):
+                    if self.seats[client - 1].session is not None:
+                        over.setdefault(client, []).append(self._open[i])
             for _ in played.records:
                 self._open.popleft()
             actions.append(played)
@@ -562,7 +561,9 @@ class ServerConversation:
                 new = seat.after(played.first - 1)
                 if new and seat.session is not None and not seat.owed:
                     actions.append(Send(seat.derivatives(new), client))
-            actions += [self._void(client, (t,)) for client, t in voided]
+            for client, rounds in over.items():  # with the events, since a query may not be read yet
+                names = tuple(each.event for each in rounds)
+                actions.append(self._void(client, tuple(each.t for each in rounds), names))
             if trouble:
                 actions += [*self.end(trouble, now), Stop(trouble, failed=True)]
         while self._arrivals and next(iter(self._arrivals.values())).t < self.rounds - REMEMBERED:
