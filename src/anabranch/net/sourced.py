@@ -48,6 +48,9 @@ class _Taken:
         """How many names there are of what could be lost."""
         return len(self._unsafe)
 
+    def __contains__(self, name: Hashable) -> bool:
+        return name in self._unsafe
+
     def add(self, name: Hashable, each: Happening | LateLabel) -> bool:
         """One more of this name, which could be lost; whether it is the first."""
         held = self._unsafe.setdefault(name, [])
@@ -134,10 +137,16 @@ class SourcedClient(_Sourced, ClientParty):
         kept.drop_own([event for t, event, _ in kept.were_learnt() if t <= self.conversation.applied])
         # The server may ask for one of these before the source has given it again.
         self.conversation.resume(kept.own())
+        self._resumed = {*kept.own()}
+        """Of these the ones that were not given again yet."""
 
     async def _touching(self) -> AsyncIterator[bytes]:
         """The events that activate the client."""
         async for happening in self._source.readings():
+            if happening.name in self._taken:  # it is told of, with an input that stays: safe when the first is
+                self._taken.add(happening.name, happening)
+                await asyncio.sleep(0)
+                continue
             if not await self._touches(happening):
                 await happening.safe()
                 await asyncio.sleep(0)  # a file's readings come without a pause, and everything else is to go on
@@ -150,11 +159,25 @@ class SourcedClient(_Sourced, ClientParty):
             yield happening.name
 
     async def _touches(self, happening: Happening) -> bool:
+        """Whether a reading activates the client, by what its event's features are made of."""
         if not self._stimulus.of_readings:  # it is read all the same: some sources know what they have read
             return False
-        async with self._looked_up([happening.name]):
-            x = self._inputs.look(happening.name)
-        return x is not None and self._stimulus.touches(happening.reading, x)
+        name, reading = happening.name, happening.reading
+        again = name in self._resumed  # it has activated the client, and the stimulus may not know that
+        self._resumed.discard(name)
+
+        def is_late() -> bool:
+            return not again and self.conversation.is_late(name)
+
+        async with self._looked_up([] if is_late() else [name], anew=True):
+            seen = None if is_late() else self._inputs.read(name)
+        if is_late():  # its features may be of before this reading: what has moved is told of with the next one
+            self._last = name
+            await self._do(self.conversation.happened(name))
+        if seen is None:
+            return False
+        values, x = seen
+        return self._stimulus.touches(reading._replace(values={**reading.values, **values}), x)
 
     async def _do(self, actions: Sequence[Action]) -> None:
         await super()._do(actions)
@@ -175,9 +198,9 @@ class SourcedClient(_Sourced, ClientParty):
             self._taken.is_safe(each)
 
     @asynccontextmanager
-    async def _looked_up(self, events: Iterable[bytes]) -> AsyncIterator[None]:
-        """With what a slow source has for these events, which another thread has looked up."""
-        lacking = self._inputs.lacking(events) if self._source.slow else []
+    async def _looked_up(self, events: Iterable[bytes], *, anew: bool = False) -> AsyncIterator[None]:
+        """With what a slow source has for these events, which another thread has looked up; also of what is kept."""
+        lacking = [] if not self._source.slow else [*events] if anew else self._inputs.lacking(events)
         ahead: Mapping[bytes, Mapping[str, Any] | None] = {}
         if lacking:
             async with self._looking:

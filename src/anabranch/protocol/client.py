@@ -126,13 +126,17 @@ class ClientConversation:
         """An event has activated the client: it sends its embedding, and is not asked."""
         if event in self._keeping.own:
             return []
-        if event in self._answered:
+        if self.is_late(event):
             return [Note("late", "an event has happened here after the server had asked for it")]
         self._keeping.own[event] = {}
         if len(self._keeping.own) > REMEMBERED:
             self._keeping.settle(next(iter(self._keeping.own)))
             return [Note("event dropped", f"more than {REMEMBERED:,} events wait here"), *self._tell(event)]
         return self._tell(event)
+
+    def is_late(self, event: bytes) -> bool:
+        """Whether the server has asked for an event that has not happened here yet: it can activate no more."""
+        return event in self._answered and event not in self._keeping.own
 
     def resume(self, events: Sequence[bytes]) -> None:
         """These have activated the client before this process began, and nobody knows what became of them."""

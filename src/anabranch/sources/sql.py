@@ -231,7 +231,7 @@ class SqlSource:
             self._notes.note(
                 "duplicate",
                 f"two rows of one entity and event have the same '{self._asked[0]}', {text_of(reading.time)}: they are "
-                "one event, looked up once",
+                "one event",
             )
         self._of_moment.add(name)
         cursor = self._cursor
