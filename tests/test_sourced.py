@@ -36,8 +36,8 @@ from anabranch.net.predicting import predicting
 from anabranch.net.server import ServerParty
 from anabranch.net.status import server_status
 from anabranch.protocol import messages as m
-from anabranch.sources.features import Column, Features
 from anabranch.sources.base import Reading
+from anabranch.sources.features import Column, Features
 from anabranch.sources.files import FileSource
 from anabranch.sources.names import Names, read_key, write_key
 from anabranch.sources.python import PythonSource

@@ -15,6 +15,7 @@ from anabranch.errors import CheckpointError, ConfigError, ConnectError, DataErr
 from anabranch.sources import sql
 from anabranch.sources.base import Happening
 from anabranch.sources.cursor import Cursor
+from anabranch.sources.marks import Marks
 from anabranch.sources.names import Names
 from anabranch.sources.sql import SqlSource
 from anabranch.sources.times import micros
@@ -364,6 +365,57 @@ def test_a_look_up_passes_a_row_whose_text_is_no_time(database: Database) -> Non
     assert at(source, "7", 2_000_000_000) == 1
     assert source.counts["unusable"] == 1
     run(source.close())
+
+
+def test_look_ups_of_times_that_are_texts_read_few_rows(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of its own readings begin at the reading, and others read no row twice."""
+    database.run("DROP TABLE orders", "CREATE TABLE orders (id INTEGER PRIMARY KEY, who TEXT, at TEXT, a INTEGER)")
+    rows = [f"({i}, 'x', '2026-01-01 {i // 3600:02}:{i // 60 % 60:02}:{i % 60:02}', {i})" for i in range(0, 4000, 2)]
+    database.run(f"INSERT INTO orders VALUES {', '.join(rows)}")
+    begin, read = micros("2026-01-01") // 1_000_000, [0]
+    source = opened(database, entity=None)
+    fetch = source._fetch
+
+    def counted(query: Any) -> list[Any]:
+        found = fetch(query)
+        read[0] += len(found)
+        return found
+
+    def cost(seconds: int, expected: int) -> int:
+        read[0] = 0
+        assert at(source, "", begin + seconds) == expected
+        return read[0]
+
+    monkeypatch.setattr(source, "_fetch", counted)
+    assert cost(101, 100) <= 2000
+    assert cost(101, 100) <= 2 * sql._PAGE
+    assert cost(2101, 2100) <= 2 * sql._PAGE
+    assert at(source, "", begin - 1) is None
+    run(source.close())
+    source = opened(database, entity=None)
+    monkeypatch.setattr(source, "_fetch", counted)
+    fetch = SqlSource._fetch.__get__(source)
+
+    async def main() -> None:
+        async for each in source.readings():
+            i = each.reading.values["a"]
+            if i % 200 == 0:
+                assert cost(i, i) <= sql._PAGE
+                assert source.look(NAMES.of("", (begin + i) * 1_000_000 - 1)) == (None if i == 0 else {"a": i - 2})
+
+    run(main())
+    run(source.close())
+
+
+def test_marks_are_bounded() -> None:
+    marks = Marks(3)
+    for moment in (5, 1, 9, 5):
+        marks.add(moment, str(moment))
+    assert [marks.at_or_after(moment) for moment in (0, 5, 6, 10)] == ["1", "5", "9", None]
+    marks.add(7, "7")
+    assert [marks.at_or_after(moment) for moment in (0, 5, 6, 10)] == ["5", "5", "9", None]
+    marks.add(7, "7")
+    assert marks.at_or_after(6) == "7"
 
 
 @pytest.mark.parametrize("time", ["BIGINT", "TEXT"])

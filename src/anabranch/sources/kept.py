@@ -159,7 +159,7 @@ class KeptInputs:
         self.crowded_out += self._crowd_out(_WAIT, self._counts[_WAITING] - self._most)
 
     def renew(self, event: bytes, x: NDArray[np.float32]) -> bool:
-        """Makes ``x`` (d_m,) an event's input, unless it is one of its own or the server has asked for it; whether it did.
+        """Makes ``x`` (d_m,) an event's input, unless it is of its own or was asked for; whether it did.
 
         Raises:
             CheckpointError: where the file is damaged.
