@@ -25,7 +25,7 @@ import pytest
 import tomli_w
 
 from anabranch.errors import AnabranchError, CheckpointError, ConfigError
-from anabranch.net import own, partyfile, waitingroom
+from anabranch.net import own, partyfile, sourced, waitingroom
 from anabranch.net.asking import ask_http
 from anabranch.net.broker import LocalBroker
 from anabranch.net.client import ClientParty
@@ -316,6 +316,32 @@ def test_a_database_is_asked_beside_everything_else(tmp_path: Path, monkeypatch:
     assert times[:40] == [1] * 20 + [2] * 20
     assert len(times[40:]) == 10
     assert min(times[40:]) >= 3
+
+
+def test_a_client_leaves_though_its_database_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    look, close, asked, closed = SqlSource.look, SqlSource.close, threading.Event(), threading.Event()
+
+    def silent(self: SqlSource, name: bytes) -> Mapping[str, Any] | None:
+        if self._where.endswith("'customers'") and self._names.read(name)[1] >= 1_000_000_000:  # type: ignore[index]
+            asked.set()
+            assert closed.wait(60)
+            return None
+        return look(self, name)
+
+    async def closes(self: SqlSource) -> None:
+        if self._where.endswith("'customers'"):
+            closed.set()
+        await close(self)
+
+    monkeypatch.setattr(SqlSource, "look", silent)
+    monkeypatch.setattr(SqlSource, "close", closes)
+    monkeypatch.setattr(sourced, "SLOW", 0.01)
+    said = "a look-up takes more than 0.01 s: the rounds wait for its source"
+    server, (_, shop), _ = companies(tmp_path, 30).play(lambda server: asked.is_set() and said in caplog.text)
+    assert server.conversation.rounds == 0
+    assert shop._stop is None
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "cancelled"])

@@ -19,7 +19,7 @@ from anabranch.sources.marks import Marks
 from anabranch.sources.names import Names
 from anabranch.sources.sql import SqlSource
 from anabranch.sources.times import micros
-from databases import Database, Postgresql, Sqlite, postgresql
+from databases import Database, Line, Postgresql, Sqlite, postgresql
 from source_playing import play, run
 
 NAMES = Names(bytes(32))
@@ -247,6 +247,31 @@ def test_a_database_that_goes_away_is_waited_for(
     assert sum("the database is back" in each for each in said) == 1
     assert (source.counts["away"], source.counts["back"]) == (1, 1)
     run(source.close())
+
+
+def test_a_look_up_ends_with_its_source_though_the_database_is_silent(server: Postgresql) -> None:
+    server.run("DROP TABLE IF EXISTS orders", "CREATE TABLE orders (id INTEGER, who TEXT, at BIGINT, a INTEGER)")
+    server.run("INSERT INTO orders VALUES (1, 'x', 1, 10)")
+    line = Line(server.folder / ".s.PGSQL.5432")
+    url = server.engine.url.set(host="127.0.0.1", port=line.port, query={"keepalives_idle": "7"})
+    source = SqlSource(url.render_as_string(hide_password=False), "orders", NAMES, ["a"], time="at", id="id")
+    assert source.look(NAMES.of("", 1_000_000)) == {"a": 10}
+    with source._engine.connect() as connection:
+        given = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
+    assert (given["keepalives_idle"], given["keepalives_count"], given["tcp_user_timeout"]) == ("7", "3", "20000")
+
+    async def main() -> None:
+        line.silence()
+        looking = asyncio.ensure_future(asyncio.to_thread(source.look, NAMES.of("", 1_000_000)))
+        await asyncio.to_thread(line.held.wait)
+        await source.close()
+        assert await looking is None
+
+    try:
+        run(main(), 60.0)
+    finally:
+        line.close()
+    assert source.counts["away"] == 0
 
 
 def test_a_column_that_vanishes_ends_it_with_its_name(database: Database) -> None:

@@ -6,8 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -31,6 +30,8 @@ SAVE_EVERY = 5.0
 """Seconds after which a client saves a checkpoint because a source waits to hear that something is safe."""
 EXPIRE_EVERY = 60.0
 """Seconds between two looks at which inputs are too old."""
+SLOW = 10.0
+"""Seconds after which a person is told that a look-up is not answered."""
 UNSAFE = 20_000
 """So many events may wait to be safe; then the oldest is given up, as the conversation does with fewer."""
 
@@ -169,7 +170,7 @@ class SourcedClient(_Sourced, ClientParty):
         def is_late() -> bool:
             return not again and self.conversation.is_late(name)
 
-        async with self._looked_up([] if is_late() else [name], anew=True):
+        with self._inputs.knowing(await self._ahead([] if is_late() else [name])):
             seen = None if is_late() else self._inputs.read(name)
         if is_late():  # its features may be of before this reading: what has moved is told of with the next one
             self._last = name
@@ -197,16 +198,27 @@ class SourcedClient(_Sourced, ClientParty):
         for each in events:
             self._taken.is_safe(each)
 
-    @asynccontextmanager
-    async def _looked_up(self, events: Iterable[bytes], *, anew: bool = False) -> AsyncIterator[None]:
-        """With what a slow source has for these events, which another thread has looked up; also of what is kept."""
-        lacking = [] if not self._source.slow else [*events] if anew else self._inputs.lacking(events)
-        ahead: Mapping[bytes, Mapping[str, Any] | None] = {}
-        if lacking:
-            async with self._looking:
-                ahead = await asyncio.to_thread(self._inputs.look_ahead, lacking)
-        with self._inputs.knowing(ahead):
-            yield
+    async def _ahead(self, events: Sequence[bytes]) -> Mapping[bytes, Mapping[str, Any] | None]:
+        """What a slow source has for these events, which another thread looks up."""
+        if not events or not self._source.slow:
+            return {}
+        async with self._looking:
+            return await asyncio.to_thread(self._inputs.look_ahead, events)
+
+    async def _ahead_or_left(self, events: Sequence[bytes]) -> Mapping[bytes, Mapping[str, Any] | None] | None:
+        """The same; None where the party should leave before that is known, as a source may not answer for long."""
+        looking = asyncio.ensure_future(self._ahead(events))
+        tasks = {looking, asyncio.ensure_future(self._leaving.wait())}
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=SLOW, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                self.say(f"a look-up takes more than {SLOW:g} s: the rounds wait for its source", logging.WARNING)
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in tasks:
+                each.cancel()
+            await asyncio.wait(tasks)
+        return None if looking.cancelled() else looking.result()
 
     def _mail(self) -> list[tuple[int, m.Message]]:
         read, self._read = self._read, []
@@ -215,7 +227,11 @@ class SourcedClient(_Sourced, ClientParty):
     async def _turn(self) -> None:
         self._read += super()._mail()
         asked = [each.events for _, each in self._read if isinstance(each, m.Query | m.Ask)]
-        async with self._looked_up(chain.from_iterable(asked)):
+        lacking = self._inputs.lacking(chain.from_iterable(asked)) if self._source.slow else []
+        ahead = await self._ahead_or_left(lacking) if lacking else {}
+        if ahead is None:
+            return
+        with self._inputs.knowing(ahead):
             await super()._turn()
         self._let_go()
         self._show(input=self._inputs.noted())

@@ -18,6 +18,7 @@ from anabranch.sources.database import (
     FAILED,
     NO_IDS,
     NO_TIMES,
+    Connections,
     check_types,
     may_come,
     of_a_value,
@@ -124,12 +125,13 @@ class SqlSource:
         self._follow, self._poll, self._lag = follow, poll, lag
         self._cursor, self._clock, self._sleep = cursor, clock, sleep
         self._engine = open_engine(url)
+        self._connections = Connections(self._engine)
         shown = self._engine.url.render_as_string(hide_password=True)
         self._where = f"{shown}, table '{table}'"
         self._notes = Notes(self.counts, self._where)
         self._ahead = ClockCheck(self._notes, most_ahead, clock)
         self._sqlite = self._engine.dialect.name == "sqlite"
-        self._away = False
+        self._away = self._closed = False
         self._again = 0.0
         self._learnt_to: Any = None
         """Up to where rows were read for their entities in this process."""
@@ -380,6 +382,8 @@ class SqlSource:
         try:
             found = self._look(*read)
         except FAILED as error:
+            if self._closed:
+                return None
             if of_a_value(error):
                 self._left_out_of_look_up(reason(error))
                 return None
@@ -488,7 +492,9 @@ class SqlSource:
         return sa.type_coerce(column, sa.types.NullType()) if self._sqlite else column
 
     async def close(self) -> None:
-        """Closes connections and files."""
+        """Closes connections and files; look-ups that are under way have no answer."""
+        self._closed = True
+        self._connections.interrupt()
         self._engine.dispose()
         if self._cursor is not None:
             self._cursor.close()
