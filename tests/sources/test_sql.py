@@ -264,13 +264,13 @@ def test_a_look_up_ends_with_its_source_though_the_database_is_silent(server: Po
         line.silence()
         looking = asyncio.ensure_future(asyncio.to_thread(source.look, NAMES.of("", 1_000_000)))
         await asyncio.to_thread(line.held.wait)
-        await source.close()
-        assert await looking is None
+        try:
+            await source.close()
+            assert await asyncio.wait_for(looking, 60.0) is None
+        finally:
+            line.close()
 
-    try:
-        run(main(), 60.0)
-    finally:
-        line.close()
+    run(main())
     assert source.counts["away"] == 0
 
 
