@@ -365,7 +365,7 @@ class SourcedServer(_Sourced, ServerParty):
         if isinstance(labels, SourceSamples):
             labels.played = lambda event: self.conversation.training.round_of(event) is not None
         elif self.late is not None:
-            self.late.kept, self.late.of_times = labels.is_safe, True
+            self.late.kept, self.late.tell_times = labels.is_safe, True
 
     async def _turn(self) -> None:
         await super()._turn()
