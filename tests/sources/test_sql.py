@@ -15,6 +15,7 @@ from anabranch.errors import CheckpointError, ConfigError, ConnectError, DataErr
 from anabranch.sources import sql
 from anabranch.sources.base import Happening
 from anabranch.sources.cursor import Cursor
+from anabranch.sources.database import may_come
 from anabranch.sources.marks import Marks
 from anabranch.sources.names import Names
 from anabranch.sources.sql import SqlSource
@@ -551,6 +552,18 @@ def test_a_database_that_answers_with_a_refusal_is_not_waited_for(server: Postgr
     with pytest.raises(ConnectError, match='"nobodys" does not exist') as caught:
         SqlSource(url, "orders", NAMES, ["a"], time="at", id="id")
     assert not caught.value.temporary
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "the database system is starting up",
+        "the database system is not yet accepting connections\nDETAIL: Consistent recovery state has not been reached.",
+        "sorry, too many clients already",
+    ],
+)
+def test_a_database_that_refuses_for_a_while_is_waited_for(said: str) -> None:
+    assert may_come(sa.exc.OperationalError(None, None, Exception(f"connection failed: FATAL:  {said}")))
 
 
 @pytest.mark.parametrize("options", [{"as_of": "then"}, {"unit": "h"}, {"poll": 0}, {"lag": -1}])

@@ -33,7 +33,7 @@ _POSTGRESQL = {
 """What the URL may say otherwise."""
 FAILED = (sa.exc.DBAPIError, UnicodeDecodeError, OverflowError)
 """What a query may raise."""
-_FOR_A_WHILE = ("starting up", "shutting down", "in recovery", "too many")
+_FOR_A_WHILE = ("starting up", "shutting down", "in recovery", "not yet accepting", "too many")
 """In PostgreSQL's refusals that pass."""
 NO_IDS = (time, timedelta, bytes, list, dict)
 """Of these no id is."""
