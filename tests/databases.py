@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,55 @@ class Postgresql(Database):
         self.engine.dispose()
         self.server.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Line:
+    """A way to a Unix socket by a port of this machine, which can become silent, as a network does."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._flows, self.held = threading.Event(), threading.Event()
+        """Whether what is sent arrives; whether something was sent that did not."""
+        self._flows.set()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._ends = [self._listening]
+        self.port: int = self._listening.getsockname()[1]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def silence(self) -> None:
+        self._flows.clear()
+
+    def close(self) -> None:
+        self._flows.set()
+        for each in self._ends:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for each in self._ends:
+            each.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listening.accept()
+                far = socket.socket(socket.AF_UNIX)
+                far.connect(str(self._path))
+                self._ends += (near, far)
+                for ends in ((near, far), (far, near)):
+                    self._threads.append(threading.Thread(target=self._pass_on, args=ends))
+                    self._threads[-1].start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if not self._flows.is_set():
+                    self.held.set()
+                self._flows.wait()
+                target.sendall(data)
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
 
 
 @contextmanager

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +25,7 @@ from typer.testing import CliRunner
 from anabranch.cli import app
 from anabranch.errors import AnabranchError, ConfigError, ConnectError
 from anabranch.net import asking, keys
-from anabranch.net.asking import ask_http, ask_nats, hidden
+from anabranch.net.asking import ANSWER, ask_http, ask_nats, hidden
 from anabranch.net.broker import LocalBroker
 from anabranch.net.client import ClientParty
 from anabranch.net.connecting import connect, disconnect
@@ -383,6 +385,35 @@ def test_nobody_answers(tmp_path: Path) -> None:
         ask_http("http://127.0.0.1:9", {"event": "a"})
     with pytest.raises(ConfigError, match="plaintext shows the token"):
         ask_http("http://10.0.0.5:80", {"event": "a"}, token=tmp_path / "token")
+
+
+def test_a_question_to_this_machine_passes_no_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = dict.fromkeys(ANSWER, 0)
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+    (tmp_path / "token").write_text("secret")
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        asked = threading.Thread(target=server.handle_request)
+        asked.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            assert ask_http(url, {"event": "a"}, token=tmp_path / "token") == answer
+        finally:
+            server.socket.shutdown(socket.SHUT_RDWR)  # where nobody has asked
+            asked.join()
 
 
 def test_what_is_no_http_is_said_in_a_line(tmp_path: Path) -> None:

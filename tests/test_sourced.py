@@ -25,7 +25,7 @@ import pytest
 import tomli_w
 
 from anabranch.errors import AnabranchError, CheckpointError, ConfigError
-from anabranch.net import own, partyfile, waitingroom
+from anabranch.net import own, partyfile, sourced, waitingroom
 from anabranch.net.asking import ask_http
 from anabranch.net.broker import LocalBroker
 from anabranch.net.client import ClientParty
@@ -36,9 +36,11 @@ from anabranch.net.predicting import predicting
 from anabranch.net.server import ServerParty
 from anabranch.net.status import server_status
 from anabranch.protocol import messages as m
+from anabranch.sources.base import Reading
 from anabranch.sources.features import Column, Features
 from anabranch.sources.files import FileSource
 from anabranch.sources.names import Names, read_key, write_key
+from anabranch.sources.python import PythonSource
 from anabranch.sources.sql import SqlSource
 from databases import Postgresql, Sqlite, postgresql
 from federations import sent
@@ -316,6 +318,32 @@ def test_a_database_is_asked_beside_everything_else(tmp_path: Path, monkeypatch:
     assert min(times[40:]) >= 3
 
 
+def test_a_client_leaves_though_its_database_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    look, close, asked, closed = SqlSource.look, SqlSource.close, threading.Event(), threading.Event()
+
+    def silent(self: SqlSource, name: bytes) -> Mapping[str, Any] | None:
+        if self._where.endswith("'customers'") and self._names.read(name)[1] >= 1_000_000_000:  # type: ignore[index]
+            asked.set()
+            assert closed.wait(60)
+            return None
+        return look(self, name)
+
+    async def closes(self: SqlSource) -> None:
+        if self._where.endswith("'customers'"):
+            closed.set()
+        await close(self)
+
+    monkeypatch.setattr(SqlSource, "look", silent)
+    monkeypatch.setattr(SqlSource, "close", closes)
+    monkeypatch.setattr(sourced, "SLOW", 0.01)
+    said = "a look-up takes more than 0.01 s: the rounds wait for its source"
+    server, (_, shop), _ = companies(tmp_path, 30).play(lambda server: asked.is_set() and said in caplog.text)
+    assert server.conversation.rounds == 0
+    assert shop._stop is None
+
+
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "cancelled"])
 def test_a_party_that_is_gone_for_a_while_goes_on_and_loses_nothing(tmp_path: Path, kill: bool) -> None:
     world = companies(tmp_path)
@@ -571,6 +599,112 @@ def test_readings_that_touch_nobody_leave_time_for_everything_else(tmp_path: Pat
         return passed
 
     assert run(main()) >= 119  # once a reading
+
+
+def told_of(monkeypatch: pytest.MonkeyPatch, world: World, *light: tuple[float, float]) -> tuple[Any, Any]:
+    """A client whose light is read at these seconds, and its events of a minute each, as it is to tell of them."""
+    names = Names(bytes(32), 60_000_000)
+
+    async def readings() -> Any:
+        for seconds, value in light:
+            yield Reading("", round(seconds * 1e6), {"light": value})
+
+    monkeypatch.setattr(own, "open_source", lambda *_: PythonSource(names, readings()))
+    world._texts["room1"]["features"]["columns"] = ["light"]
+    party = world.party("room1", "nats://127.0.0.1:1")
+
+    async def send(*message: Any) -> None:
+        """To nobody."""
+
+    monkeypatch.setattr(party.link, "send", send)
+
+    async def events() -> Any:
+        async for name in party._events:
+            await party._do(party.conversation.happened(name))
+            read = names.read(name)
+            assert read is not None
+            yield read[1] // 60_000_000, party._own.get(name)[0].tolist()
+
+    return party, events()
+
+
+def activated_by(party: Any, event: bytes) -> bool:
+    """Whether a client is activated by an event that the server has just asked it for."""
+    talk = party.conversation
+    (hello,) = sent(talk.hello(), m.Hello)
+    talk.receive([m.Welcome(hello.session, 7, talk.terms, 4, hello.schema, 0)])
+    (reply,) = sent(talk.receive([m.Ask(7, 0, 0, False, (event,), None)]), m.Reply)
+    return bool(reply.activated[0])
+
+
+def test_what_has_moved_within_a_grain_is_in_its_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    light = [(5, 0), (65, 0), (90, 100), (110, 0), (125, 0), (190, 0.1)]
+    _, events = told_of(monkeypatch, sensors(tmp_path), *light)
+
+    async def main() -> None:
+        assert [each async for each in events] == [(1, [0.0]), (2, [100.0]), (3, [0.0])]
+
+    run(main())
+
+
+def test_what_has_moved_in_a_moment_that_the_server_has_asked_for_is_told_of_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    light = [(5, 0), (65, 0), (70, 0.1), (90, 100), (125, 100), (185, 0)]
+    party, events = told_of(monkeypatch, sensors(tmp_path), *light)
+    reading = party._source.readings
+
+    async def asked() -> Any:
+        async for happening in reading():
+            if happening.reading.time == 90_000_000:
+                assert not activated_by(party, happening.name)
+                found.append(party._own.get(happening.name)[0].tolist())
+            yield happening
+
+    found: list[Any] = []
+    monkeypatch.setattr(party._source, "readings", asked)
+
+    async def main() -> None:
+        assert [each async for each in events] == [(1, [0.0]), (3, [100.0]), (4, [0.0])]
+
+    run(main())
+    assert found == [pytest.approx([0.1])]  # the last reading before it was asked for
+    assert party.notes["late", None] == 1
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_client_that_was_killed_tells_of_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    world = sensors(tmp_path)
+
+    async def main() -> None:
+        _, events = told_of(monkeypatch, world, (5, 0), (90, 100))
+        assert [each async for each in events] == [(1, [0.0]), (2, [100.0])]
+        again, events = told_of(monkeypatch, world, (5, 0), (95, 99.9), (90, 100), (125, 100), (185, 0))
+        if asked:
+            assert activated_by(again, again._own.own()[1])
+        assert [each async for each in events] == [(1, [0.0]), (2, [100.0]), (4, [0.0])]
+
+    run(main())
+
+
+def test_a_file_is_as_its_last_row_of_a_grain_and_moves_by_that(tmp_path: Path) -> None:
+    world = sensors(tmp_path)
+    light = [(5, 0), (65, 0), (90, 100), (125, 100), (190, 100), (200, 0), (250, 0)]
+    world.table("minutes.csv", ["at", "light"], light)
+    features = {"source": "csv", "path": "minutes.csv", "time": "at", "grain": 60.0, "columns": ["light"]}
+    world.client("room1", features, {"name": "SendOnDelta", "threshold": 10.0})
+    party = world.party("room1", "nats://127.0.0.1:1")
+
+    async def main() -> None:
+        events = [name async for name in party._events]
+        minutes = [Names.read(name)[1] // 60_000_000 for name in events]  # type: ignore[index]
+        found = [party._own.get(name)[0].tolist() for name in events]
+        assert [*zip(minutes, found, strict=True)] == [(1, [0.0]), (2, [100.0]), (4, [0.0])]
+        await party._source.close()
+
+    run(main())
 
 
 def test_a_round_may_begin_with_each_label(tmp_path: Path) -> None:

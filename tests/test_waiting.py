@@ -115,11 +115,11 @@ def test_a_room_counts_them_where_names_bear_times(tmp_path: Path) -> None:
     waiting = opened(tmp_path, expiry=None)
     waiting.label(at(1), 0, now=0.0)
     waiting.add(at(2), 0, b"", now=0.0)
-    for of_times in (False, True):
+    for tell_times in (False, True):
         room = WaitingRoom(waiting, Nothing(), stored=False)
-        room.of_times = of_times
+        room.tell_times = tell_times
         room.expired(now=1e9)
-        assert room.without_event == int(of_times)
+        assert room.without_event == int(tell_times)
     waiting.close()
 
 

@@ -24,13 +24,20 @@ def writing(what: str, folder: Path) -> Iterator[None]:
         raise OutputError(f"cannot write the {what} into {folder}: {error.strerror or error}") from error
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Writes a file through a temporary one beside it, so that it is never there in part."""
+def replace_file(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Writes a file through a temporary one beside it, so that it is never there in part.
+
+    Args:
+        path: of the file.
+        content: of it.
+        private: whether nobody but its owner may read it, at any moment.
+    """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
-        Path(temporary).chmod(0o666 & ~_umask())
+        if not private:  # as a temporary file is
+            Path(temporary).chmod(0o666 & ~_umask())
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

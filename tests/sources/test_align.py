@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,22 @@ def test_no_entity_and_no_hash_is_in_a_file_and_the_secret_is_private(tmp_path: 
         json.loads((again / "offer.json").read_text())["request"]
         != json.loads((tmp_path / "offer.json").read_text())["request"]
     )  # a new key each time
+
+
+def test_the_secret_is_private_from_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, modes = Path.replace, {}
+
+    def replace(self: Path, target: Path) -> Path:
+        modes[target.name] = stat.S_IMODE(self.stat().st_mode)
+        return put(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    mask = os.umask(0o022)
+    try:
+        align.offer(["a"], NAMES, tmp_path / "offer.json", tmp_path / "offer.secret")
+    finally:
+        os.umask(mask)
+    assert modes == {"offer.json": 0o644, "offer.secret": 0o600}
 
 
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def test_the_mean_before_the_first_value_is_zero_and_imputed_values_do_not_count
 
 def test_a_category_has_a_feature_a_value_and_one_for_all_others() -> None:
     features = Features([Column("s", "category", values=("1", "b"))])
-    rows = played(features, *({"s": value} for value in (1, "1", 1.0, " b ", "c", None, "")))
-    assert rows == [[1, 0, 0]] * 3 + [[0, 1, 0]] + [[0, 0, 1]] * 3
+    rows = played(features, *({"s": value} for value in (1, "1", 1.0, Decimal("1.00"), " b ", "c", None, "")))
+    assert rows == [[1, 0, 0]] * 4 + [[0, 1, 0]] + [[0, 0, 1]] * 3
     assert features.names == ("s=1", "s=b", "s=?")
     strict = Features([Column("s", "category", missing="refuse", values=("b",))])
     assert played(strict, {"s": "other"}) == [[0, 1]]

@@ -1,4 +1,4 @@
-"""An event's features are looked up once, and stay what they were."""
+"""An event's features stay what they were when somebody else first knew of it."""
 
 from __future__ import annotations
 
@@ -30,6 +30,39 @@ def test_an_entity_that_changes_changes_no_event_that_was_looked_up(tmp_path: Pa
     again = opened(tmp_path, values)
     for each in (inputs, again):
         assert [each.look(name).tolist() for name in (b"1", b"2")] == first  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("known", ["asked for", "of its own", "learnt"])
+def test_readings_renew_an_event_until_somebody_knows_of_it(tmp_path: Path, known: str) -> None:
+    values: dict[bytes, Any] = {b"1": {"a": 1.0}, b"2": {"a": 9.0}}
+    kept = KeptInputs(tmp_path / "inputs", most=9)
+    inputs = Inputs(values.get, Features(["a"]), kept)
+    assert inputs.read(b"1") == ({"a": 1.0}, [1.0])
+    for a in (2.0, 3.0):
+        values[b"1"] = {"a": a}
+        assert inputs.read(b"1") == ({"a": a}, [a])
+    if known == "of its own":
+        kept.add_own(b"1")
+    else:
+        kept.put(b"1", np.zeros(1, np.float32), False, 0)
+    if known == "learnt":
+        kept.learnt([(0, b"1", False)], [])
+    values[b"1"] = {"a": 4.0}
+    assert inputs.read(b"1") == ({"a": 4.0}, [3.0])
+    assert (inputs.look(b"1"), inputs.read(b"2"), len(kept)) == ([3.0], ({"a": 9.0}, [9.0]), 2)
+    del values[b"2"]
+    values[b"1"] = {"a": "x"}
+    assert (inputs.read(b"1"), inputs.read(b"2"), inputs.look(b"2")) == (None, None, [9.0])
+    assert inputs.counts == {"unusable": 1, "unknown": 1}
+
+
+def test_the_running_means_have_an_event_once(tmp_path: Path) -> None:
+    values: dict[bytes, Any] = {b"1": {"a": 1.0}, b"2": {"a": None}}
+    inputs = opened(tmp_path, values, Features([Column("a", missing="mean")]))
+    for a in (1.0, 100.0):
+        values[b"1"] = {"a": a}
+        inputs.read(b"1")
+    assert inputs.look(b"2") == [1.0]
 
 
 def test_the_running_mean_goes_on_after_a_restart(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def test_an_input_stays_the_one_that_was_kept_first(tmp_path: Path) -> None:
     assert (x.tolist(), x.dtype, activated, len(kept)) == ([1, 2], np.float32, True, 1)
     assert kept.get(b"b") is None
     x[0] = 9  # a copy
+    assert (kept.get(b"a") or pytest.fail("it is gone"))[0].tolist() == [1, 2]
 
 
 def test_there_are_never_more_than_most_and_the_lowest_numbers_go(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
+import os
 import stat
 from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +47,42 @@ def test_a_grain_moves_a_time_to_the_next_multiple(time: int, grain: int) -> Non
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [("  x\t", "x"), (17, "17"), (np.int64(17), "17"), (17.0, "17"), ("e\u0301", "\u00e9"), ("A", "A"), ("007", "007")],
+    [
+        ("  x\t", "x"),
+        (17, "17"),
+        (np.int64(17), "17"),
+        (17.0, "17"),
+        (np.float32(17), "17"),
+        (Decimal("17.0"), "17"),
+        (Decimal("1.7E+1"), "17"),
+        ("e\u0301", "\u00e9"),
+        ("A", "A"),
+        ("007", "007"),
+    ],
 )
 def test_an_entity_is_the_same_text_wherever_it_comes_from(value: Any, text: str) -> None:
     assert entity_text(value) == text
 
 
 @pytest.mark.parametrize(
-    "value", [None, "", "  ", 1.5, float("nan"), True, b"x", "\ud83d", pytest.param(10**5000, id="long")]
+    "value",
+    [
+        None,
+        "",
+        "  ",
+        1.5,
+        float("nan"),
+        np.float32(1.5),
+        Decimal("NaN"),
+        Decimal("sNaN"),
+        Decimal("Infinity"),
+        Decimal("1.5"),
+        Decimal("1E+100000000"),
+        True,
+        b"x",
+        "\ud83d",
+        pytest.param(10**5000, id="long"),
+    ],
 )
 def test_what_is_no_entity_is_refused(value: Any) -> None:
     with pytest.raises(DataError, match="the entity is"):
@@ -128,6 +159,20 @@ def test_a_key_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
     assert read_key(path) == key
     with pytest.raises(OutputError, match="cannot write the entity key"):
         write_key(tmp_path / "none" / "entity.key")
+
+
+def test_a_key_that_could_not_be_written_whole_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "entity.key"
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OutputError, match="No space left"):
+            write_key(path)
+    write_key(path)
+    assert len(read_key(path)) == 32
 
 
 def test_a_key_that_is_missing_open_or_cut_is_refused(tmp_path: Path) -> None:

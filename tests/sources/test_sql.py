@@ -15,10 +15,12 @@ from anabranch.errors import CheckpointError, ConfigError, ConnectError, DataErr
 from anabranch.sources import sql
 from anabranch.sources.base import Happening
 from anabranch.sources.cursor import Cursor
+from anabranch.sources.database import may_come
+from anabranch.sources.marks import Marks
 from anabranch.sources.names import Names
 from anabranch.sources.sql import SqlSource
 from anabranch.sources.times import micros
-from databases import Database, Postgresql, Sqlite, postgresql
+from databases import Database, Line, Postgresql, Sqlite, postgresql
 from source_playing import play, run
 
 NAMES = Names(bytes(32))
@@ -248,6 +250,31 @@ def test_a_database_that_goes_away_is_waited_for(
     run(source.close())
 
 
+def test_a_look_up_ends_with_its_source_though_the_database_is_silent(server: Postgresql) -> None:
+    server.run("DROP TABLE IF EXISTS orders", "CREATE TABLE orders (id INTEGER, who TEXT, at BIGINT, a INTEGER)")
+    server.run("INSERT INTO orders VALUES (1, 'x', 1, 10)")
+    line = Line(server.folder / ".s.PGSQL.5432")
+    url = server.engine.url.set(host="127.0.0.1", port=line.port, query={"keepalives_idle": "7"})
+    source = SqlSource(url.render_as_string(hide_password=False), "orders", NAMES, ["a"], time="at", id="id")
+    assert source.look(NAMES.of("", 1_000_000)) == {"a": 10}
+    with source._engine.connect() as connection:
+        given = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
+    assert (given["keepalives_idle"], given["keepalives_count"], given["tcp_user_timeout"]) == ("7", "3", "20000")
+
+    async def main() -> None:
+        line.silence()
+        looking = asyncio.ensure_future(asyncio.to_thread(source.look, NAMES.of("", 1_000_000)))
+        await asyncio.to_thread(line.held.wait)
+        try:
+            await source.close()
+            assert await asyncio.wait_for(looking, 60.0) is None
+        finally:
+            line.close()
+
+    run(main())
+    assert source.counts["away"] == 0
+
+
 def test_a_column_that_vanishes_ends_it_with_its_name(database: Database) -> None:
     add(database, (1, "x", 1, 10))
 
@@ -366,6 +393,57 @@ def test_a_look_up_passes_a_row_whose_text_is_no_time(database: Database) -> Non
     run(source.close())
 
 
+def test_look_ups_of_times_that_are_texts_read_few_rows(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of its own readings begin at the reading, and others read no row twice."""
+    database.run("DROP TABLE orders", "CREATE TABLE orders (id INTEGER PRIMARY KEY, who TEXT, at TEXT, a INTEGER)")
+    rows = [f"({i}, 'x', '2026-01-01 {i // 3600:02}:{i // 60 % 60:02}:{i % 60:02}', {i})" for i in range(0, 4000, 2)]
+    database.run(f"INSERT INTO orders VALUES {', '.join(rows)}")
+    begin, read = micros("2026-01-01") // 1_000_000, [0]
+    source = opened(database, entity=None)
+    fetch = source._fetch
+
+    def counted(query: Any) -> list[Any]:
+        found = fetch(query)
+        read[0] += len(found)
+        return found
+
+    def cost(seconds: int, expected: int) -> int:
+        read[0] = 0
+        assert at(source, "", begin + seconds) == expected
+        return read[0]
+
+    monkeypatch.setattr(source, "_fetch", counted)
+    assert cost(101, 100) <= 2000
+    assert cost(101, 100) <= 2 * sql._PAGE
+    assert cost(2101, 2100) <= 2 * sql._PAGE
+    assert at(source, "", begin - 1) is None
+    run(source.close())
+    source = opened(database, entity=None)
+    monkeypatch.setattr(source, "_fetch", counted)
+    fetch = SqlSource._fetch.__get__(source)
+
+    async def main() -> None:
+        async for each in source.readings():
+            i = each.reading.values["a"]
+            if i % 200 == 0:
+                assert cost(i, i) <= sql._PAGE
+                assert source.look(NAMES.of("", (begin + i) * 1_000_000 - 1)) == (None if i == 0 else {"a": i - 2})
+
+    run(main())
+    run(source.close())
+
+
+def test_marks_are_bounded() -> None:
+    marks = Marks(3)
+    for moment in (5, 1, 9, 5):
+        marks.add(moment, str(moment))
+    assert [marks.at_or_after(moment) for moment in (0, 5, 6, 10)] == ["1", "5", "9", None]
+    marks.add(7, "7")
+    assert [marks.at_or_after(moment) for moment in (0, 5, 6, 10)] == ["5", "5", "9", None]
+    marks.add(7, "7")
+    assert marks.at_or_after(6) == "7"
+
+
 @pytest.mark.parametrize("time", ["BIGINT", "TEXT"])
 def test_a_value_that_cannot_be_read_is_of_its_row_alone(database: Database, tmp_path: Path, time: str) -> None:
     kind, bad = (
@@ -474,6 +552,18 @@ def test_a_database_that_answers_with_a_refusal_is_not_waited_for(server: Postgr
     with pytest.raises(ConnectError, match='"nobodys" does not exist') as caught:
         SqlSource(url, "orders", NAMES, ["a"], time="at", id="id")
     assert not caught.value.temporary
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "the database system is starting up",
+        "the database system is not yet accepting connections\nDETAIL: Consistent recovery state has not been reached.",
+        "sorry, too many clients already",
+    ],
+)
+def test_a_database_that_refuses_for_a_while_is_waited_for(said: str) -> None:
+    assert may_come(sa.exc.OperationalError(None, None, Exception(f"connection failed: FATAL:  {said}")))
 
 
 @pytest.mark.parametrize("options", [{"as_of": "then"}, {"unit": "h"}, {"poll": 0}, {"lag": -1}])

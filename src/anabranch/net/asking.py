@@ -71,7 +71,8 @@ def ask_http(
     """
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"{url}: is no address of HTTP: it begins with http:// or https://")
-    if token is not None and url.startswith("http://") and not is_loopback(urlsplit(url).hostname or ""):
+    here = is_loopback(urlsplit(url).hostname or "")
+    if token is not None and url.startswith("http://") and not here:
         raise ConfigError(f"{url} is another machine, and plaintext shows the token to others: ask over https://")
     headers = {"Content-Type": "application/json"}
     try:
@@ -86,6 +87,8 @@ def ask_http(
     try:
         request = urllib.request.Request(url.rstrip("/") + "/predict", body, headers)
         handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
+        if here:  # else a proxy that the environment names would get what may not leave this machine
+            handlers.append(urllib.request.ProxyHandler({}))
         if context is not None:
             handlers.append(urllib.request.HTTPSHandler(context=context))
         with urllib.request.build_opener(*handlers).open(request, timeout=timeout) as response:

@@ -7,8 +7,7 @@ import logging
 import math
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -35,6 +34,8 @@ BEGIN_AGAIN = 1.0
 """Seconds between two attempts to begin a source."""
 EXPIRE_EVERY = 60.0
 """Seconds between two looks at which inputs are too old."""
+SLOW = 10.0
+"""Seconds after which a person is told that a look-up is not answered."""
 UNSAFE = 20_000
 """So many events may wait to be safe; then the oldest is given up, as the conversation does with fewer."""
 
@@ -51,6 +52,9 @@ class _Taken:
     def __len__(self) -> int:
         """How many names there are of what could be lost."""
         return len(self._unsafe)
+
+    def __contains__(self, name: Hashable) -> bool:
+        return name in self._unsafe
 
     def add(self, name: Hashable, each: Happening | LateLabel) -> bool:
         """One more of this name, which could be lost; whether it is the first."""
@@ -140,10 +144,16 @@ class SourcedClient(_Sourced, ClientParty):
         kept.drop_own([event for t, event, _ in kept.were_learnt() if t <= self.conversation.applied])
         # The server may ask for one of these before the source has given it again.
         self.conversation.resume(kept.own())
+        self._resumed = {*kept.own()}
+        """Of these the ones that were not given again yet."""
 
     async def _touching(self) -> AsyncIterator[bytes]:
         """The events that activate the client."""
         async for happening in self._source.readings():
+            if happening.name in self._taken:  # it is told of, with an input that stays: safe when the first is
+                self._taken.add(happening.name, happening)
+                await asyncio.sleep(0)
+                continue
             if not await self._touches(happening):
                 await happening.safe()
                 await asyncio.sleep(0)  # a file's readings come without a pause, and everything else is to go on
@@ -159,11 +169,25 @@ class SourcedClient(_Sourced, ClientParty):
         return _time_of(event) < self._asked_to
 
     async def _touches(self, happening: Happening) -> bool:
+        """Whether a reading activates the client, by what its event's features are made of."""
         if not self._stimulus.of_readings:  # it is read all the same: some sources know what they have read
             return False
-        async with self._looked_up([happening.name]):
-            x = self._inputs.look(happening.name)
-        return x is not None and self._stimulus.touches(happening.reading, x)
+        name, reading = happening.name, happening.reading
+        again = name in self._resumed  # it has activated the client, and the stimulus may not know that
+        self._resumed.discard(name)
+
+        def is_late() -> bool:
+            return not again and self.conversation.is_late(name)
+
+        with self._inputs.knowing(await self._ahead([] if is_late() else [name])):
+            seen = None if is_late() else self._inputs.read(name)
+        if is_late():  # its features may be of before this reading: what has moved is told of with the next one
+            self._last = name
+            await self._do(self.conversation.happened(name))
+        if seen is None:
+            return False
+        values, x = seen
+        return self._stimulus.touches(reading._replace(values={**reading.values, **values}), x)
 
     async def _do(self, actions: Sequence[Action]) -> None:
         await super()._do(actions)
@@ -183,16 +207,27 @@ class SourcedClient(_Sourced, ClientParty):
         for each in events:
             self._taken.is_safe(each)
 
-    @asynccontextmanager
-    async def _looked_up(self, events: Iterable[bytes]) -> AsyncIterator[None]:
-        """With what a slow source has for these events, which another thread has looked up."""
-        lacking = self._inputs.lacking(events) if self._source.slow else []
-        ahead: Mapping[bytes, Mapping[str, Any] | None] = {}
-        if lacking:
-            async with self._looking:
-                ahead = await asyncio.to_thread(self._inputs.look_ahead, lacking)
-        with self._inputs.knowing(ahead):
-            yield
+    async def _ahead(self, events: Sequence[bytes]) -> Mapping[bytes, Mapping[str, Any] | None]:
+        """What a slow source has for these events, which another thread looks up."""
+        if not events or not self._source.slow:
+            return {}
+        async with self._looking:
+            return await asyncio.to_thread(self._inputs.look_ahead, events)
+
+    async def _ahead_or_left(self, events: Sequence[bytes]) -> Mapping[bytes, Mapping[str, Any] | None] | None:
+        """The same; None where the party should leave before that is known, as a source may not answer for long."""
+        looking = asyncio.ensure_future(self._ahead(events))
+        tasks = {looking, asyncio.ensure_future(self._leaving.wait())}
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=SLOW, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                self.say(f"a look-up takes more than {SLOW:g} s: the rounds wait for its source", logging.WARNING)
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in tasks:
+                each.cancel()
+            await asyncio.wait(tasks)
+        return None if looking.cancelled() else looking.result()
 
     def _mail(self) -> list[tuple[int, m.Message]]:
         read, self._read = self._read, []
@@ -202,7 +237,11 @@ class SourcedClient(_Sourced, ClientParty):
         self._read += super()._mail()
         asked = [each.events for _, each in self._read if isinstance(each, m.Query | m.Ask)]
         queries = [each for _, each in self._read if isinstance(each, m.Query) and each.events]
-        async with self._looked_up(chain.from_iterable(asked)):
+        lacking = self._inputs.lacking(chain.from_iterable(asked)) if self._source.slow else []
+        ahead = await self._ahead_or_left(lacking) if lacking else {}
+        if ahead is None:
+            return
+        with self._inputs.knowing(ahead):
             await super()._turn()
         for each in queries:
             self._asked_to = _time_of(each.events[-1])
@@ -345,7 +384,7 @@ class SourcedServer(_Sourced, ServerParty):
         if isinstance(labels, SourceSamples):
             labels.played = lambda event: self.conversation.training.round_of(event) is not None
         elif self.late is not None:
-            self.late.kept, self.late.of_times = labels.is_safe, True
+            self.late.kept, self.late.tell_times = labels.is_safe, True
 
     async def _turn(self) -> None:
         await super()._turn()

@@ -67,7 +67,7 @@ class WaitingRoom:
         """Labels whose events are being predicted."""
         self._here: deque[Happening] = deque()
         self._look_again = 0.0
-        self.of_times = False
+        self.tell_times = False
         """Whether the names of all events bear their times."""
         self.without_event = 0
         """Labels of moments without an event, as it seems: they wait for theirs, and later events have happened."""
@@ -223,5 +223,5 @@ class WaitingRoom:
             return []
         self._look_again = now + LOOK_AGAIN
         gone = self.waiting.expire(time.time())
-        self.without_event = self.waiting.passed() if self.of_times else 0
+        self.without_event = self.waiting.passed() if self.tell_times else 0
         return gone

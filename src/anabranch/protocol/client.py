@@ -129,7 +129,7 @@ class ClientConversation:
         """An event has activated the client: it sends its embedding, and is not asked."""
         if event in self._keeping.own:
             return []
-        if event in self._answered:
+        if self.is_late(event):
             return [Note("late", "an event has happened here after the server had asked for it")]
         self._keeping.own[event] = {}
         if len(self._keeping.own) > REMEMBERED:
@@ -152,6 +152,10 @@ class ClientConversation:
         self._keeping.settle(oldest)
         text = "more events wait here than are read ahead, and the oldest seems to have no round"
         return [Note("event dropped", text)]
+
+    def is_late(self, event: bytes) -> bool:
+        """Whether the server has asked for an event that has not happened here yet: it can activate no more."""
+        return event in self._answered and event not in self._keeping.own
 
     def resume(self, events: Sequence[bytes]) -> None:
         """These have activated the client before this process began, and nobody knows what became of them."""

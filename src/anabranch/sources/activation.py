@@ -22,7 +22,7 @@ class Stimulus(Protocol):
     """Whether a reading may activate the client; else none is looked at."""
 
     def touches(self, reading: Reading, x: NDArray[Any]) -> bool:
-        """Whether a reading activates the client; ``x`` (d,) is its features."""
+        """Whether a reading activates the client; ``x`` (d,) is its features, made of its values."""
         ...
 
     def decide(self, t: int, x: NDArray[Any]) -> bool:

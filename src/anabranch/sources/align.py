@@ -45,8 +45,8 @@ def offer(entities: Sequence[str], names: Names, public: Path, secret: Path) -> 
     request = client.CreateRequest(_elements(entities, names))
     about = _about("offer", entities, names)
     with writing("offer", public.parent):
-        replace_file(secret, to_json(about | {"key": _text(client.GetPrivateKeyBytes())}).encode())
-        secret.chmod(0o600)
+        key = {"key": _text(client.GetPrivateKeyBytes())}
+        replace_file(secret, to_json(about | key).encode(), private=True)
         replace_file(public, to_json(about | {"request": _text(request.SerializeToString())}).encode())
 
 

@@ -112,7 +112,7 @@ def note_place(notes: Notes, reading: Reading, place: str) -> None:
     if place == "again":
         notes.note(
             "duplicate",
-            f"two readings of one entity are both of {text_of(reading.time)}: they are one event, looked up once",
+            f"two readings of one entity are both of {text_of(reading.time)}: they are one event",
         )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import time, timedelta
 from pathlib import Path
+from socket import SHUT_RDWR, socket
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
@@ -18,9 +21,19 @@ except ImportError as missing:  # an extra
 
 CONNECT = 5
 """Seconds that a connection may take."""
+_SILENT = 20
+"""Seconds after which a connection is given up whose other side is silent; the system's own default is hours."""
+_POSTGRESQL = {
+    "connect_timeout": CONNECT,
+    "keepalives_idle": _SILENT // 4,
+    "keepalives_interval": _SILENT // 4,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 1000 * _SILENT,
+}
+"""What the URL may say otherwise."""
 FAILED = (sa.exc.DBAPIError, UnicodeDecodeError, OverflowError)
 """What a query may raise."""
-_FOR_A_WHILE = ("starting up", "shutting down", "in recovery", "too many")
+_FOR_A_WHILE = ("starting up", "shutting down", "in recovery", "not yet accepting", "too many")
 """In PostgreSQL's refusals that pass."""
 NO_IDS = (time, timedelta, bytes, list, dict)
 """Of these no id is."""
@@ -118,7 +131,7 @@ def open_engine(url: str) -> Any:
     if backend == "postgresql":
         if parsed.drivername == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
-        options["connect_args"] = {"connect_timeout": CONNECT}
+        options["connect_args"] = {key: value for key, value in _POSTGRESQL.items() if key not in parsed.query}
     try:
         return sa.create_engine(parsed, **options)
     except (ImportError, sa.exc.NoSuchModuleError) as error:
@@ -126,6 +139,25 @@ def open_engine(url: str) -> Any:
             f"{parsed.render_as_string(hide_password=True)}: its driver is not installed ({error}): for PostgreSQL, "
             "pip install 'anabranch[postgresql]'"
         ) from None
+
+
+class Connections:
+    """Those that an engine has open; whoever waits for one of them can be made to wait no longer."""
+
+    def __init__(self, engine: Any) -> None:
+        self._open: set[Any] = set()
+        sa.event.listen(engine, "connect", lambda connection, _: self._open.add(connection))
+        sa.event.listen(engine, "close", lambda connection, _: self._open.discard(connection))
+
+    def interrupt(self) -> None:
+        """Has every query that is under way fail, from any thread, whether or not the database answers."""
+        for each in [*self._open]:
+            if hasattr(each, "interrupt"):  # SQLite
+                each.interrupt()
+            elif hasattr(each, "fileno"):
+                # It is closed just now, by its own thread.
+                with suppress(OSError, sa.exc.DBAPIError, each.Error), socket(fileno=os.dup(each.fileno())) as line:
+                    line.shutdown(SHUT_RDWR)
 
 
 def of_a_value(error: BaseException) -> bool:

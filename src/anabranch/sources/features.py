@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.errors import ConfigError, DataError, kind_of, nearest
+from anabranch.sources.names import as_whole
 
 Kind: TypeAlias = Literal["number", "flag", "category"]
 State: TypeAlias = NDArray[np.float64]
@@ -272,9 +273,7 @@ def _one_hot(column: Column, value: Any) -> list[float]:
             raise _refused(column)
         hot[-1] = 1.0
         return hot
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        value = int(value)  # a database and a file have 3.0 and 3 of the same thing
-    text = str(value).strip()
+    text = str(as_whole(value)).strip()  # a database and a file have 3.0 and 3 of the same thing
     hot[column.values.index(text) if text in column.values else -1] = 1.0
     return hot
 

@@ -1,4 +1,4 @@
-"""A client's features for an event: looked up once, made by the declared rules, and kept."""
+"""A client's features for an event: looked up until somebody knows of it, made by the declared rules, and kept."""
 
 from __future__ import annotations
 
@@ -124,15 +124,38 @@ class Inputs:
         held = self._kept.get(event)
         if held is not None:
             return held[0]
+        made = self._made(event)
+        return None if made is None else self._keep(event, *made[1:])
+
+    def read(self, event: bytes) -> tuple[Mapping[str, Any], NDArray[np.float32]] | None:
+        """The values and the features (d,) of an event that a reading has just come of; None as for `look`.
+
+        Until somebody else knows of the event, its features are those of its last reading.
+
+        Raises:
+            CheckpointError, OutputError: where what is kept cannot be read or written.
+        """
+        held, made = self._kept.get(event), self._made(event)
+        if made is None:
+            return None
+        values, state, x = made
+        if held is None:
+            return values, self._keep(event, state, x)
+        return values, x if self._kept.renew(event, x) else held[0]  # the running means have the event already
+
+    def _made(self, event: bytes) -> tuple[Mapping[str, Any], State, NDArray[np.float32]] | None:
+        """What is made of an event as it is now."""
         values = self._values(event)
         if values is None:
             self.counts["unknown"] += 1
             return None
         try:
-            state, x = self._features(self._state, values)
+            return values, *self._features(self._state, values)
         except DataError as error:
             self._notes.note("unusable", f"an event counts as unknown here, since a value of it is unusable: {error}")
             return None
+
+    def _keep(self, event: bytes, state: State, x: NDArray[np.float32]) -> NDArray[np.float32]:
         self._kept.put(event, x, None, state=self._features.schema.encode() + state.tobytes())
         self._state = state
         return x

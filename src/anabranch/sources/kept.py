@@ -1,7 +1,7 @@
 """What a client has looked up for an event, kept until the event is learned from or too old.
 
 An entity's features may change between a round's query and its repeat, and labels may come weeks after their events: an
-event's input stays the one that was looked up first.
+event's input stays what it was when somebody else first knew of it.
 """
 
 from __future__ import annotations
@@ -157,6 +157,17 @@ class KeptInputs:
         if over > 0:  # some together, since each look passes over all of its own
             self._crowd_out(_NOT_OWN, over + self._most // 100)
         self.crowded_out += self._crowd_out(_WAIT, self._counts[_WAITING] - self._most)
+
+    def renew(self, event: bytes, x: NDArray[np.float32]) -> bool:
+        """Makes ``x`` (d_m,) an event's input, unless it is of its own or was asked for; whether it did.
+
+        Raises:
+            CheckpointError: where the file is damaged.
+            OutputError: where it cannot be written.
+        """
+        row = (np.ascontiguousarray(x, "<f4").tobytes(), event)
+        with naming(self.path), self._database:
+            return self._database.execute(f"UPDATE kept SET x = ? WHERE event = ? AND {_NOT_OWN}", row).rowcount > 0
 
     def _crowd_out(self, which: str, over: int) -> int:
         """Lets go of the oldest, so many; how many that were."""

@@ -10,9 +10,12 @@ import hmac
 import os
 import secrets
 import unicodedata
+from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from anabranch.checks import whole
 from anabranch.errors import ConfigError, DataError, kind_of
@@ -22,6 +25,16 @@ KEY_BYTES = 32
 HASH_BYTES = 16
 NAME_BYTES = HASH_BYTES + 8
 EARLIEST, LATEST = -(2**63), 2**63 - 1
+_DIGITS = 1000
+"""Of the longest Decimal that is taken for a whole number."""
+
+
+def as_whole(value: Any) -> Any:
+    """A whole number as an int, of whatever type it is; everything else as it is."""
+    if isinstance(value, Decimal):
+        whole_number = value.is_finite() and value.adjusted() < _DIGITS and value == value.to_integral_value()
+        return int(value) if whole_number else value
+    return int(value) if isinstance(value, float | np.floating) and value.is_integer() else value
 
 
 def entity_text(value: Any) -> str:
@@ -30,12 +43,11 @@ def entity_text(value: Any) -> str:
     Raises:
         DataError: where there is none, or it is no id, such as a broken number.
 
-    >>> entity_text(" A-17 "), entity_text(17), entity_text(17.0)
-    ('A-17', '17', '17')
+    >>> entity_text(" A-17 "), entity_text(17), entity_text(17.0), entity_text(Decimal("17.0"))
+    ('A-17', '17', '17', '17')
     """
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if value is None or isinstance(value, float | bool | bytes):
+    value = as_whole(value)
+    if value is None or isinstance(value, float | np.floating | Decimal | bool | bytes):
         found = "None" if value is None else kind_of(value)
         raise DataError(f"the entity is {found}, but it must be a text or a whole number")
     try:
@@ -127,10 +139,14 @@ def write_key(path: Path) -> None:
     try:
         with writing("entity key", path.parent):
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(secrets.token_bytes(KEY_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(secrets.token_bytes(KEY_BYTES))
+                    file.flush()
+                    os.fsync(file.fileno())
+            except BaseException:  # as on a full disk: what is left would stand in the way of the next try
+                path.unlink(missing_ok=True)
+                raise
     except OSError as error:
         if isinstance(error.__cause__, FileExistsError):
             text = "is there already, and another key would give all events other names"

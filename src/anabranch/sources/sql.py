@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from anabranch.sources.database import (
     FAILED,
     NO_IDS,
     NO_TIMES,
+    Connections,
     check_types,
     may_come,
     of_a_value,
@@ -27,6 +29,7 @@ from anabranch.sources.database import (
     without_index,
 )
 from anabranch.sources.entities import KnownEntities, json_of, values_of
+from anabranch.sources.marks import Marks
 from anabranch.sources.names import Names, entity_text
 from anabranch.sources.times import UNITS, micros, text_of
 
@@ -122,15 +125,18 @@ class SqlSource:
         self._follow, self._poll, self._lag = follow, poll, lag
         self._cursor, self._clock, self._sleep = cursor, clock, sleep
         self._engine = open_engine(url)
+        self._connections = Connections(self._engine)
         shown = self._engine.url.render_as_string(hide_password=True)
         self._where = f"{shown}, table '{table}'"
         self._notes = Notes(self.counts, self._where)
         self._ahead = ClockCheck(self._notes, most_ahead, clock)
         self._sqlite = self._engine.dialect.name == "sqlite"
-        self._away = False
+        self._away = self._closed = False
         self._again = 0.0
         self._learnt_to: Any = None
         """Up to where rows were read for their entities in this process."""
+        self._marks = Marks()
+        """Times of rows, where these are texts."""
         self._moment: int | None = None
         self._of_moment: set[bytes] = set()
         """The events of the last row's time."""
@@ -224,6 +230,8 @@ class SqlSource:
                 self._cursor.given(place)
                 self._cursor.safe(place)
             return None
+        if self._text:
+            self._marks.add(reading.time, row[0])
         self._ahead.check(reading)
         if reading.time != self._moment or len(self._of_moment) >= TOGETHER:
             self._moment, self._of_moment = reading.time, set()
@@ -231,7 +239,7 @@ class SqlSource:
             self._notes.note(
                 "duplicate",
                 f"two rows of one entity and event have the same '{self._asked[0]}', {text_of(reading.time)}: they are "
-                "one event, looked up once",
+                "one event",
             )
         self._of_moment.add(name)
         cursor = self._cursor
@@ -269,13 +277,21 @@ class SqlSource:
         Raises:
             DataError: where not even the time and id of each can be read.
         """
+        return self._rows(self._next(place, columns), columns)
+
+    def _rows(self, query: Any, columns: Sequence[Any]) -> list[Any]:
+        """The rows of a query for times, ids and more columns; those that the driver cannot read are `_Unread`.
+
+        Raises:
+            DataError: where not even the time and id of each can be read.
+        """
         try:
-            return self._fetch(self._next(place, columns))
+            return self._fetch(query)
         except FAILED as error:
             if not of_a_value(error):
                 raise
         try:
-            places = self._fetch(self._next(place, columns[:2]))
+            places = self._fetch(query.with_only_columns(*columns[:2]))
         except FAILED as error:
             if not of_a_value(error):
                 raise
@@ -366,6 +382,8 @@ class SqlSource:
         try:
             found = self._look(*read)
         except FAILED as error:
+            if self._closed:
+                return None
             if of_a_value(error):
                 self._left_out_of_look_up(reason(error))
                 return None
@@ -396,27 +414,30 @@ class SqlSource:
         if not self._text:
             rows = self._fetch(query.where(self._time <= self._bound(moment)).limit(1))
             return self._of(rows[0][1:]) if rows else None
-        start, size = 0, _PAGE
-        while True:  # a text is compared as the time that it says
-            try:
-                rows = self._fetch(query.limit(size).offset(start))
-            except FAILED as error:
-                if not of_a_value(error):
-                    raise
-                if size == 1:
-                    self._left_out_of_look_up(reason(error))
-                    start += 1
-                size = 1  # the other rows of the page may be read
-                continue
-            if not rows:
-                return None
+        return self._look_back(query, moment)
+
+    def _look_back(self, query: Any, moment: int) -> Mapping[str, Any] | None:
+        """The last row that is not after a moment, of a query's, the last first: a text has to be read for that."""
+        columns = [self._time, self._id, *self._values]
+        query = query.with_only_columns(*columns).where(self._time.is_not(None)).limit(_PAGE)
+        mark = self._marks.at_or_after(moment)
+        page = query if mark is None else query.where(self._time <= mark)
+        while rows := self._rows(page, columns):
             for row in rows:
                 try:
-                    if row[0] is not None and micros(row[0], self._unit) <= moment:
-                        return self._of(row[1:])
+                    then = micros(row[0], self._unit)
+                    if then > moment:
+                        continue
+                    if not isinstance(row, _Unread):
+                        return self._of(row[2:])
+                    raise DataError(f"a value of it cannot be read ({row.reason})")
                 except DataError as error:
                     self._left_out_of_look_up(str(error))
-            start += size
+            last, id = rows[-1][:2]
+            with suppress(DataError):
+                self._marks.add(micros(last, self._unit), last)
+            page = query.where(self._time <= last, sa.or_(self._time < last, self._id < id))
+        return None
 
     def _left_out_of_look_up(self, reason: str) -> None:
         self._notes.note("unusable", f"a row that a look-up met is left out: {reason}")
@@ -471,7 +492,9 @@ class SqlSource:
         return sa.type_coerce(column, sa.types.NullType()) if self._sqlite else column
 
     async def close(self) -> None:
-        """Closes connections and files."""
+        """Closes connections and files; look-ups that are under way have no answer."""
+        self._closed = True
+        self._connections.interrupt()
         self._engine.dispose()
         if self._cursor is not None:
             self._cursor.close()
