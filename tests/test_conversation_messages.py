@@ -478,7 +478,7 @@ BAD = {
         "Record",
     ),
     "told NaN": (
-        lambda world, good: [m.Happened(good.session, -1, b"x", np.full(5, np.nan, np.float32))],
+        lambda world, good: [m.Happened(good.session, -1, -1, b"x", np.full(5, np.nan, np.float32))],
         "unusable",
         "not finite",
     ),

@@ -62,7 +62,7 @@ def test_stale_answers_lead_to_one_question(server):
 
 def test_an_event_told_of_with_parameters_that_cannot_be_is_not_used(server):
     before = server.seats[0].before
-    told = m.Happened(7, before + 1, b"new", np.zeros(WIDTH, np.float32))
+    told = m.Happened(7, before + 1, m.NONE, b"new", np.zeros(WIDTH, np.float32))
     (note,) = server.receive(1, told, 0.0)
     assert isinstance(note, Note)
     assert note.what == "unusable"
@@ -74,7 +74,7 @@ def test_events_told_of_in_a_flood_are_forgotten(server, monkeypatch):
     monkeypatch.setattr(conversation, "REMEMBERED", 10)
     notes = []
     for t in range(25):
-        notes += server.receive(1, m.Happened(7, m.NONE, b"%d!" % t, np.zeros(WIDTH, np.float32)), 0.0)
+        notes += server.receive(1, m.Happened(7, m.NONE, m.NONE, b"%d!" % t, np.zeros(WIDTH, np.float32)), 0.0)
     assert server.arrived(1.0) == [b"%d!" % t for t in range(15, 25)]
     said = [each for each in notes if isinstance(each, Note)]
     assert [each.what for each in said] == ["event dropped"] * 15

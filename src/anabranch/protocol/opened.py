@@ -115,7 +115,7 @@ class Arrival:
 
     due: float
     t: int
-    """How many rounds were opened when it came."""
+    """How many rounds were opened when it came, with those of the events that waited then."""
     answers: dict[int, Answer] = field(default_factory=dict)
 
 
@@ -125,6 +125,14 @@ class Asked(Protocol):
     event: bytes
     activated: NDArray[np.bool_] | None
     """(M,) where the server decides."""
+
+
+def touches(each: Asked | None, client: int, said: bool) -> bool:
+    """Whether a client's answer leads to a derivative for it: what it said counts only where the server leaves it that.
+
+    ``each`` is None where nothing is asked for any more.
+    """
+    return said if each is None or each.activated is None else bool(each.activated[client - 1])
 
 
 A = TypeVar("A", bound=Asked)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Predicted, Send
 from anabranch.protocol.missing import HOW, Skip, Stand, Wait, unknown
-from anabranch.protocol.opened import runs
+from anabranch.protocol.opened import runs, touches
 from anabranch.protocol.seat import Seat
 from anabranch.protocol.training import Training
 
@@ -140,8 +140,10 @@ class Questions:
         problem = ""
         if n:
             problem = seat.unusable(reply.values, width, reply.activated)
-        if not problem and seat.full and reply.activated.any():
-            problem = f"{len(seat.outbox):,} of its derivatives are in no checkpoint of it: no more are kept for it"
+        if not problem and seat.full:
+            said = zip(reply.asked, reply.activated, strict=True)
+            if any(touches(self._open.get(asked), client, bool(flag)) for asked, flag in said):
+                problem = seat.full
         if reply.applied > seat.before:
             problem = f"its parameters have a derivative of round {reply.applied:,}, which it was never sent"
         wrong = [*reply.unknown, *(reply.asked if problem else ())]
