@@ -38,9 +38,9 @@ FORGOTTEN = 10_000
 REMEMBERED = 10_000
 """So many events of the last rounds are remembered, so that one that comes late opens no second round; and as many wait
 for their rounds of each client that tells of them."""
-OVERTAKEN = 4000
-"""An event that a client told of so many events before one that has its round now is forgotten. They are fewer than may
-wait before a client listens for no more: else it would, for want of labels."""
+OVERTAKEN = 2500
+"""An event that a client told of more than so many before one that has its round now is forgotten. They are half of what
+may wait before a client listens for no more: else it would, for want of labels."""
 
 
 class ServerConversation:

@@ -35,6 +35,7 @@ def sync(path: Path) -> None:
 def make_folder(path: Path) -> None:
     """Makes a folder, and those above it, where it is not there; the disk has it then."""
     new = [each for each in (path, *path.parents) if not each.is_dir()]
-    path.mkdir(parents=True, exist_ok=True)
+    if new:
+        path.mkdir(parents=True, exist_ok=True)
     for each in new:
         sync(each.parent)
