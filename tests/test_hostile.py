@@ -164,6 +164,8 @@ def test_a_client_cannot_have_more_kept_by_what_it_says_of_itself(server, monkey
     values, no = np.zeros((1, WIDTH), np.float32), np.zeros(1, bool)
     (note,) = server.receive(1, m.Reply(7, before, m.NONE, (asked,), (), no, values), 0.0)
     assert "no more are kept for it" in note.text
+    for wrong in (np.ones(3, bool), np.ones((), bool)):
+        assert server.receive(1, m.Reply(7, before, m.NONE, (), (), wrong, values), 0.0) == []
 
     for event in (name(4), b"new"):  # its round is open, or it has none yet
         (note,) = server.receive(1, m.Happened(7, before, m.NONE, event, values[0]), 0.0)
@@ -172,6 +174,8 @@ def test_a_client_cannot_have_more_kept_by_what_it_says_of_itself(server, monkey
     assert server.lacking() == [1, 2, 3, 4]
     server.receive(1, m.Happened(7, before, before, name(4), values[0]), 0.0)
     assert server.lacking() == [2, 3, 4], "its checkpoint has them"
+    assert server.receive(2, m.Reply(7, before, before, (asked,), (), ~no, values), 0.0) == []
+    assert [len(seat.outbox) for seat in server.seats] == [0, 0, 3, 3]
 
 
 def test_derivatives_are_sent_again_in_pieces_and_not_at_every_answer(server, monkeypatch):

@@ -127,12 +127,9 @@ class Asked(Protocol):
     """(M,) where the server decides."""
 
 
-def touches(each: Asked | None, client: int, said: bool) -> bool:
-    """Whether a client's answer leads to a derivative for it: what it said counts only where the server leaves it that.
-
-    ``each`` is None where nothing is asked for any more.
-    """
-    return said if each is None or each.activated is None else bool(each.activated[client - 1])
+def touches(each: Asked, client: int, said: bool) -> bool:
+    """Whether a client's answer leads to a derivative: what it said counts only where the server does not decide."""
+    return said if each.activated is None else bool(each.activated[client - 1])
 
 
 A = TypeVar("A", bound=Asked)

@@ -180,7 +180,7 @@ class Seat:
             sent = self.outbox.values()
             arrays |= {
                 "outbox": np.stack([each.value for each in sent]),
-                "outbox rounds": np.array([(t, each.before, each.applied) for t, each in self.outbox.items()], np.int64),
+                "outbox rounds": np.array([(t, s.before, s.applied) for t, s in self.outbox.items()], np.int64),
                 "outbox lengths": np.array([len(each.event) for each in sent]),
                 "outbox events": np.frombuffer(b"".join(each.event for each in sent), np.uint8),
                 "outbox factors": np.array([each.factor for each in sent]),
@@ -214,9 +214,8 @@ class Seat:
         if "outbox" in arrays:
             names = iter(arrays["outbox events"].tobytes())
             columns = (arrays[f"outbox {name}"].tolist() for name in ("rounds", "lengths", "factors", "flags"))
-            for value, (t, before, applied), length, factor, (stored, emptied) in zip(
-                arrays["outbox"], *columns, strict=True
-            ):
+            for value, rounds, length, factor, (stored, emptied) in zip(arrays["outbox"], *columns, strict=True):
+                t, before, applied = rounds
                 event = bytes(islice(names, length))
                 self.outbox[t] = Sent(before, applied, event, value, stored, factor, emptied)
         self._rounds = list(self.outbox)

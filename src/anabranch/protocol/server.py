@@ -39,8 +39,8 @@ REMEMBERED = 10_000
 """So many events of the last rounds are remembered, so that one that comes late opens no second round; and as many wait
 for their rounds of each client that tells of them."""
 OVERTAKEN = 2500
-"""An event that a client told of more than so many before one that has its round now is forgotten. They are half of what
-may wait before a client listens for no more: else it would, for want of labels."""
+"""An event that a client told of more than so many before one that has its round now is forgotten. They are half of
+what may wait before a client listens for no more: else it would, for want of labels."""
 
 
 class ServerConversation:
@@ -262,9 +262,9 @@ class ServerConversation:
         actions: list[Action] = []
         for client, seat in enumerate(self.seats, 1):
             until = seat.told.get(event, 0) - OVERTAKEN
-            n = sum(1 for _ in takewhile(lambda place, until=until: place < until, seat.told.values()))
-            text = f"client {client} told of events more than {OVERTAKEN:,} before one that has its round: no label came"
-            actions += self._forget_oldest(client, seat, n, text)
+            overtaken = [*takewhile(until.__gt__, seat.told.values())]
+            text = f"client {client} told of events over {OVERTAKEN:,} before one that has its round: no label came"
+            actions += self._forget_oldest(client, seat, len(overtaken), text)
         return actions
 
     def _void(self, client: int, rounds: m.Rounds = (), events: m.Events = ()) -> Send:
@@ -417,8 +417,8 @@ class ServerConversation:
             return self._unusable(client, message.rounds, problem, now)
         seat.forget(min(message.safe, message.applied, seat.before))
         if seat.full:
-            said = zip(message.rounds, message.activated, strict=True)
-            if any(touches(self._opened(t), client, bool(flag)) for t, flag in said):
+            known = [(self._opened(t), flag) for t, flag in zip(message.rounds, message.activated, strict=True)]
+            if any(each is not None and touches(each, client, bool(flag)) for each, flag in known):
                 return self._unusable(client, message.rounds, seat.full, now)
         void: dict[int, None] = {}
         asked: dict[int, Open] = {}
@@ -494,7 +494,7 @@ class ServerConversation:
         self._arrivals.setdefault(event, Arrival(now + self._coalesce, before)).answers[client] = answer
         if event not in seat.told:
             seat.told[event], seat.tells = seat.tells, seat.tells + 1
-        text = f"client {client} told of more than {REMEMBERED:,} events that wait for their rounds: the oldest is forgotten"
+        text = f"client {client} told of more than {REMEMBERED:,} events that wait: the oldest is forgotten"
         return self._forget_oldest(client, seat, len(seat.told) - REMEMBERED, text)
 
     def _bye(self, client: int, seat: Seat, message: m.Bye, now: float) -> list[Action]:
