@@ -43,7 +43,7 @@ def seeds() -> list[m.Message]:
         m.Welcome(1, 2, terms, 3, "digest", 0),
         m.Refused(1, "clients is 4 here and 5 there"),
         m.Call(2, 1),
-        *(m.Happened(1, -1, b"door 7", each[0]) for each in values),
+        *(m.Happened(1, -1, -1, b"door 7", each[0]) for each in values),
         m.Query(2, 5, (b"5", b"6"), None),
         m.Query(2, 5, (b"5",), np.array([[True, False]])),
         *(m.Embeddings(1, 4, 3, (5,), flags, each) for each in values),

@@ -92,7 +92,7 @@ def answer(server, client, rounds, values, applied=-1, activated=True) -> m.Embe
 
 
 def told(server, client, event, value=1.0, applied=-1) -> m.Happened:
-    return m.Happened(server.seats[client - 1].session, applied, event, np.full(5, value, np.float32))
+    return m.Happened(server.seats[client - 1].session, applied, -1, event, np.full(5, value, np.float32))
 
 
 def bits_of(server) -> dict[str, bytes]:

@@ -124,13 +124,13 @@ def test_the_payload_of_a_nan_comes_back(dtype):
     raw = bytes(range(241, 241 + dtype.itemsize - 1)) + b"\x7f" + b"\xff" * dtype.itemsize
     values = np.frombuffer(raw, dtype)
     assert np.isnan(values).all()
-    again = decode(encode(m.Happened(1, 2, b"e", values)))
+    again = decode(encode(m.Happened(1, 2, 0, b"e", values)))
     assert again.embedding.dtype == dtype
     assert again.embedding.tobytes() == raw
 
 
 def test_arrays_are_little_endian_and_own_their_memory():
-    raw = bytearray(encode(m.Happened(0, 0, b"", np.array([1.0], np.float32))))
+    raw = bytearray(encode(m.Happened(0, 0, 0, b"", np.array([1.0], np.float32))))
     assert bytes(raw[-4:]) == struct.pack("<f", 1.0)
     again = decode(bytes(raw)).embedding
     assert again.flags.aligned
@@ -175,7 +175,7 @@ def test_garbage_is_an_error(raw):
 
 def test_each_error_says_what_is_wrong():
     raw = encode(SAMPLE)
-    array = encode(m.Happened(0, 0, b"", np.ones(3, bool)))
+    array = encode(m.Happened(0, 0, 0, b"", np.ones(3, bool)))
     for wrong, text in {
         b"": "begins with nothing",
         raw[:2] + bytes((VERSION + 1,)) + raw[3:]: f"version of the protocol is {VERSION} here and {VERSION + 1} there",
@@ -218,7 +218,7 @@ def test_the_sizes_are_those_of_the_page_on_deploying(clients, width, name):
 
 def test_an_event_that_is_too_long_is_not_written():
     with pytest.raises(MessageError, match="33 bytes, but 32"):
-        encode(m.Happened(1, 0, bytes(33), np.zeros(1, np.float32)))
+        encode(m.Happened(1, 0, 0, bytes(33), np.zeros(1, np.float32)))
 
 
 def test_a_party_reads_its_own_files_however_long_their_records_are():
@@ -242,10 +242,10 @@ def test_a_long_text_is_cut_between_letters():
     [
         encode(m.Void(1, (), ()))[:-4] + b"\xff\xff\xff\x7f",
         encode(m.Query(1, 0, (), None))[:-5] + b"\xff\xff\xff\x7f\0",
-        encode(m.Happened(0, 0, b"", np.ones((), np.float64)))[:-9] + b"\3" + b"\xff" * 12,
-        encode(m.Happened(0, 0, b"", np.ones((), np.float64)))[:-9] + b"\3" + bytes(4) + b"\xff" * 8,
-        encode(m.Happened(0, 0, b"", np.ones((), np.float64)))[:-9] + b"\2" + bytes(4) + b"\xff" * 4,
-        encode(m.Happened(0, 0, b"", np.ones((), np.float64)))[:-9] + b"\2" + b"\0\0\1\0" * 2,
+        encode(m.Happened(0, 0, 0, b"", np.ones((), np.float64)))[:-9] + b"\3" + b"\xff" * 12,
+        encode(m.Happened(0, 0, 0, b"", np.ones((), np.float64)))[:-9] + b"\3" + bytes(4) + b"\xff" * 8,
+        encode(m.Happened(0, 0, 0, b"", np.ones((), np.float64)))[:-9] + b"\2" + bytes(4) + b"\xff" * 4,
+        encode(m.Happened(0, 0, 0, b"", np.ones((), np.float64)))[:-9] + b"\2" + b"\0\0\1\0" * 2,
     ],
     ids=["rounds", "events", "3 axes", "empty of 3 axes", "empty of 2 axes", "2 axes"],
 )
@@ -260,8 +260,8 @@ def test_a_size_that_is_claimed_takes_no_memory(raw):
 
 
 def test_equal_messages_are_equal_to_the_bit():
-    zero, minus = (m.Happened(1, 2, b"e", np.array([each], np.float32)) for each in (0.0, -0.0))
+    zero, minus = (m.Happened(1, 2, 0, b"e", np.array([each], np.float32)) for each in (0.0, -0.0))
     assert zero == zero
     assert zero != minus
-    assert zero != m.Happened(1, 2, b"e", np.array([0.0], np.float64))
+    assert zero != m.Happened(1, 2, 0, b"e", np.array([0.0], np.float64))
     assert m.Unknown(1, (2,)) != m.Void(1, (2,), ())

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 
 import numpy as np
 import pytest
 
 import anabranch as ab
 from anabranch.errors import ConfigError
+from anabranch.protocol import client as client_side
 from anabranch.protocol import messages as m
+from anabranch.protocol import server as server_side
 from anabranch.protocol.actions import Note
+from anabranch.protocol.inputs import InputsInMemory
 from anabranch.protocol.missing import Wait, Zero
-from conversations import check_same, check_steps, hello_of, joined, play
+from anabranch.protocol.seat import Sent
+from anabranch.store import load, save
+from conversations import answer, check_same, check_steps, hello_of, joined, play
 from federations import UNEQUAL, UPDATES, Chaos, Setting, name, noted, sent
 
 ACTIVATIONS = (
@@ -207,6 +214,81 @@ def test_slr_makes_its_window_again_though_newer_samples_are_in_it():
         for each in (restored, plain)
     )
     assert one == other
+
+
+def test_slr_recalls_whole_windows_however_long_they_are(monkeypatch):
+    """The client has a checkpoint of before round 40, and what it lacks belongs to the windows of rounds 80 and 81."""
+    monkeypatch.setattr(server_side, "REMEMBERED", 50)
+    monkeypatch.setattr(server_side, "FORGOTTEN", 30)
+    rows = np.zeros((150, 4), bool)
+    rows[80:82] = True
+    setting, predictions = Setting(ab.SLR(60), ab.Recorded(rows), rounds=150), []
+    world = setting.in_memory(played=lambda each: predictions.extend(each.predictions))
+    step, saved = world.step, {}
+
+    def restarts():
+        step()
+        if world.server.rounds == 40:
+            saved.setdefault("before", world.clients[0].state())
+        elif world.server.rounds == 120 and "after" not in saved:
+            saved["after"] = True
+            client = setting.client(1, itertools.count(1000))
+            client.restore(*saved["before"])
+            world.clients[0] = client
+            world.do(1, client.hello())
+
+    world.step = restarts
+    world.run()
+    assert "after" in saved
+    check_same(setting, world, predictions)
+
+
+def test_under_slr_inputs_are_kept_for_as_long_as_the_server_recalls_them(monkeypatch):
+    monkeypatch.setattr(client_side, "REMEMBERED", 5)
+    monkeypatch.setattr(client_side, "LONG", 1)
+    rows, inputs = np.zeros((300, 4), bool), InputsInMemory()
+    setting = Setting(ab.SLR(3), ab.Recorded(rows))
+    made = setting.client(1)
+    client = client_side.ClientConversation(
+        made.terms, 1, made.schema, made.compute, made._look, made._decide, made._draw, inputs
+    )
+    client.receive([m.Welcome(hello_of(client).session, 1, client.terms, 5, "", 0)])
+    for t in range(12):
+        inputs.put(name(t), setting.features[0][t], None, t)
+        assert sent(client.receive([m.Query(1, t, (name(t),), None)]), m.Embeddings)
+    assert [t for t in range(12) if inputs.get(name(t))] == [*range(4, 12)]
+
+
+def test_what_is_kept_for_a_client_comes_back_and_does_not_lengthen_the_manifest(tmp_path):
+    setting = Setting(shapes=((8, 5),), missing=(Wait(),))
+    one, again, sizes = setting.server(), setting.server(), []
+    for t in range(60):
+        value, event = np.full(5, t, np.float32), bytes(range(t % 33))
+        sent_one = Sent(one.seats[0].before, t - 1, event, value, t % 3 == 0, 1 + t / 7, t % 2 == 0)
+        one.seats[0].push(3 * t, sent_one)
+        if t in (9, 59):
+            sizes.append(len(json.dumps(one.state()[1])))
+    assert sizes[1] < sizes[0] + 20, "only numbers of more digits"
+    save(tmp_path, *one.state())
+    again.restore(*load(tmp_path)[:2])
+    assert [*again.seats[0].outbox] == [*one.seats[0].outbox] == [3 * t for t in range(60)]
+    for there, here in zip(again.seats[0].outbox.values(), one.seats[0].outbox.values(), strict=True):
+        assert there.value.tobytes() == here.value.tobytes()
+        assert there._replace(value=None) == here._replace(value=None)
+    assert again.seats[0].after(30) == one.seats[0].after(30)
+
+
+def test_what_is_kept_for_a_client_holds_nothing_else_in_memory():
+    """Derivatives of a block of rounds and of all clients come as one array."""
+    setting = Setting(activation=ab.Full(), in_flight=4)
+    server = joined(setting)
+    server.open([name(t) for t in range(4)], [0] * 4, 0.0)
+    for client in range(1, 5):
+        server.receive(client, answer(server, client, range(4), np.ones((4, 5), np.float32)), 0.0)
+    assert server.rounds == 4
+    kept = [each.value for seat in server.seats for each in seat.outbox.values()]
+    assert len(kept) == 16
+    assert all(each.base is None for each in kept)
 
 
 def test_a_checkpoint_has_what_cannot_be_made_again():

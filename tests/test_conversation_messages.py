@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.net.client import AHEAD
 from anabranch.protocol import client as client_side
 from anabranch.protocol import messages as m
 from anabranch.protocol import server as conversation
@@ -412,6 +413,73 @@ def check_told(setting, world) -> None:
         check_steps(setting, world.server, world.clients, world.log)
 
 
+def test_a_client_that_tells_of_every_event_frees_what_the_server_keeps_for_it():
+    """It is never asked, so it sends nothing else that says what its checkpoints have."""
+    setting, log, kept = Setting(activation=ab.Full(), rounds=40), [], []
+
+    class World(InMemory):
+        def take(self, room):
+            t = len(log)
+            if not all(client.joined and client.applied == t - 1 for client in self.clients):
+                return []
+            self._over = t == setting.rounds
+            for number, client in enumerate(self.clients, 1):
+                client.saved(client.applied)
+                self.do(number, [] if self._over else client.happened(name(t)))
+            kept.extend(len(seat.outbox) for seat in self.server.seats)
+            return [] if self._over else [(name(t), setting.labels[t])]
+
+    world = World(setting.server(), setting.clients(), iter(()), played=lambda each: log.extend(each.records))
+    world.run()
+    assert [client.answers for client in world.clients] == [0] * 4
+    assert all(record.activated.all() for record in log)
+    assert max(kept) <= 2
+
+
+def test_events_without_labels_stop_no_client_from_listening(monkeypatch):
+    """One event in five has a label, which comes once it was told of, or while the client listens for no more."""
+    assert conversation.OVERTAKEN == AHEAD / 2
+    monkeypatch.setattr(conversation, "OVERTAKEN", 10)
+    setting = Setting(activation=ab.Recorded(np.zeros((300, 4), bool)), rounds=200)
+    log = []
+
+    class World(InMemory):
+        told = 0
+
+        def take(self, room):
+            if not all(client.joined for client in self.clients):
+                return []
+            while self.clients[0].told < 20 and self.told < 200:
+                self.do(1, self.clients[0].happened(name(self.told)))
+                self.told += 1
+            t = 5 * len(log)
+            self._over = t >= 200
+            return [] if self._over else [(name(t), setting.labels[t])]
+
+    world = World(setting.server(), setting.clients(), iter(()), played=lambda each: log.extend(each.records))
+    world.run()
+    assert [record.event for record in log] == [name(t) for t in range(0, 200, 5)]
+    assert all(record.activated[0] for record in log)
+    assert not {name(t) for t in range(0, 200, 5)} & {*world.clients[0].settled}, "those were not given up"
+    assert len(world.clients[0].settled) > 100
+
+
+def test_what_is_overtaken_is_forgotten_of_its_own_client_alone(monkeypatch):
+    monkeypatch.setattr(conversation, "OVERTAKEN", 3)
+    server = joined(Setting(), coalesce=1.0)
+    for t in range(10):
+        server.receive(1, told(server, 1, name(t)), 0.0)
+    for t in (2, 20):
+        server.receive(2, told(server, 2, name(t)), 0.0)
+    actions = server.open([name(9)], [0], 0.0)
+    (note,) = [each for each in actions if isinstance(each, Note)]
+    assert (note.what, note.client, note.count) == ("event dropped", 1, 6)
+    (void,) = [each for each in actions if isinstance(each, Send) and isinstance(each.message, m.Void)]
+    assert (void.client, void.message.events) == (1, tuple(name(t) for t in range(6)))
+    assert server.arrived(1.0) == [name(t) for t in (2, 6, 7, 8, 20)]
+    assert server.arrived(1.0, 2) == [name(2), name(6)]
+
+
 class ToldSetting(Setting):
     """Clients are activated by what they tell of, and by nothing else; rounds begin with it."""
 
@@ -593,7 +661,7 @@ BAD = {
         "Record",
     ),
     "told NaN": (
-        lambda world, good: [m.Happened(good.session, -1, b"x", np.full(5, np.nan, np.float32))],
+        lambda world, good: [m.Happened(good.session, -1, -1, b"x", np.full(5, np.nan, np.float32))],
         "unusable",
         "not finite",
     ),

@@ -62,7 +62,7 @@ def test_stale_answers_lead_to_one_question(server):
 
 def test_an_event_told_of_with_parameters_that_cannot_be_is_not_used(server):
     before = server.seats[0].before
-    told = m.Happened(7, before + 1, b"new", np.zeros(WIDTH, np.float32))
+    told = m.Happened(7, before + 1, m.NONE, b"new", np.zeros(WIDTH, np.float32))
     (note,) = server.receive(1, told, 0.0)
     assert isinstance(note, Note)
     assert note.what == "unusable"
@@ -74,13 +74,29 @@ def test_events_told_of_in_a_flood_are_forgotten(server, monkeypatch):
     monkeypatch.setattr(conversation, "REMEMBERED", 10)
     notes = []
     for t in range(25):
-        notes += server.receive(1, m.Happened(7, m.NONE, b"%d!" % t, np.zeros(WIDTH, np.float32)), 0.0)
+        notes += server.receive(1, m.Happened(7, m.NONE, m.NONE, b"%d!" % t, np.zeros(WIDTH, np.float32)), 0.0)
     assert server.arrived(1.0) == [b"%d!" % t for t in range(15, 25)]
     said = [each for each in notes if isinstance(each, Note)]
     assert [each.what for each in said] == ["event dropped"] * 15
     assert not any("!" in each.text for each in said), "no name of an event"
     told = [each.message.events for each in notes if isinstance(each, Send)]
     assert told == [(b"%d!" % t,) for t in range(15)], "the client forgets them too"
+
+
+def test_a_flood_of_one_client_drops_no_event_of_another(server, monkeypatch):
+    monkeypatch.setattr(conversation, "REMEMBERED", 10)
+    happened = m.Happened(7, m.NONE, m.NONE, b"true", np.zeros(WIDTH, np.float32))
+    hello, voids = hello_of(Setting().client(1)), []
+    assert server.receive(2, happened, 0.0) == []
+    assert server.receive(1, happened, 0.0) == []
+    for t in range(60):
+        if t % 9 == 0:  # in a new session it is no better off
+            hello = dataclasses.replace(hello, session=100 + t)
+            server.receive(1, hello, 0.0)
+        flood = dataclasses.replace(happened, session=hello.session, event=b"%d!" % t)
+        voids += [each for each in server.receive(1, flood, 0.0) if isinstance(each, Send)]
+    assert server.arrived(1.0) == [b"true", *(b"%d!" % t for t in range(50, 60))]
+    assert [(each.client, each.message.events[0]) for each in voids[:2]] == [(1, b"true"), (1, b"0!")]
 
 
 @pytest.mark.parametrize("value", [3e38, -2e6, np.inf, np.nan])
@@ -120,6 +136,46 @@ def test_what_a_client_saves_in_no_checkpoint_is_not_kept_without_end(server, mo
     assert server.rounds == 3
     assert [len(seat.outbox) for seat in server.seats] == [3] * 4
     assert "no more are kept for it" in next(each for each in actions if isinstance(each, Note)).text
+
+
+def test_a_client_cannot_have_more_kept_by_what_it_says_of_itself(server, monkeypatch):
+    """Where the server decides who is activated, what a client says of that counts for nothing; events that it tells of
+    are answers, too."""
+    monkeypatch.setattr("anabranch.protocol.seat.KEPT", 3 * WIDTH)
+
+    def lie(rounds: tuple[int, ...], client: int) -> m.Embeddings:
+        return dataclasses.replace(answer(rounds, server.seats[client - 1].before), activated=np.zeros(1, bool))
+
+    for client in range(1, 5):
+        server.receive(client, lie((0,), client), 0.0)  # here they decide
+    for t in range(1, 6):
+        server.open([name(t)], [0], 0.0, np.ones((1, 4), bool))
+        for client in range(1, 5):
+            actions = server.receive(client, lie((t,), client), 0.0)
+        if server.rounds == t:
+            break
+    assert server.rounds == 4
+    assert [len(seat.outbox) for seat in server.seats] == [3] * 4
+    assert "no more are kept for it" in next(each for each in actions if isinstance(each, Note)).text
+
+    before = server.seats[0].before
+    asked = server.questions.asked
+    server.questions.ask([b"late"], 0.0, first=0, stored=True, activated=np.ones((1, 4), bool))
+    values, no = np.zeros((1, WIDTH), np.float32), np.zeros(1, bool)
+    (note,) = server.receive(1, m.Reply(7, before, m.NONE, (asked,), (), no, values), 0.0)
+    assert "no more are kept for it" in note.text
+    for wrong in (np.ones(3, bool), np.ones((), bool)):
+        assert server.receive(1, m.Reply(7, before, m.NONE, (), (), wrong, values), 0.0) == []
+
+    for event in (name(4), b"new"):  # its round is open, or it has none yet
+        (note,) = server.receive(1, m.Happened(7, before, m.NONE, event, values[0]), 0.0)
+        assert "no more are kept for it" in note.text
+    assert server.arrived(1.0) == []
+    assert server.lacking() == [1, 2, 3, 4]
+    server.receive(1, m.Happened(7, before, before, name(4), values[0]), 0.0)
+    assert server.lacking() == [2, 3, 4], "its checkpoint has them"
+    assert server.receive(2, m.Reply(7, before, before, (asked,), (), ~no, values), 0.0) == []
+    assert [len(seat.outbox) for seat in server.seats] == [0, 0, 3, 3]
 
 
 def test_derivatives_are_sent_again_in_pieces_and_not_at_every_answer(server, monkeypatch):

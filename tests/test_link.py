@@ -156,7 +156,7 @@ def test_what_was_not_sent_is_not_counted(tmp_path: Path, monkeypatch: pytest.Mo
             with pytest.raises(ConnectError, match="raise max_payload"):
                 await held.bank.send(Bye(1, -1, "so"))
             with pytest.raises(ConnectError, match="bytes, and no party reads one of more than 8,388,608"):
-                await held.bank.send(Happened(1, -1, b"e", np.zeros(3_000_000, np.float32)))
+                await held.bank.send(Happened(1, -1, -1, b"e", np.zeros(3_000_000, np.float32)))
             assert not held.bank.bytes
             assert not held.bank.messages
             monkeypatch.setattr(made[0], "publish", Client.publish.__get__(made[0]))

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from anabranch.errors import CheckpointError, ConfigError, OutputError
-from anabranch.store import RoundLog, load, locked, save
+from anabranch.store import RoundLog, disk, load, locked, save
 from anabranch.store.roundlog import HEAD_BYTES, RECORD_BYTES
 
 ARRAYS = {"w": np.arange(6, dtype="f4").reshape(2, 3), "mask": np.asarray([True, False])}
@@ -262,6 +262,15 @@ def test_a_checkpoint_is_on_the_disk_before_its_manifest_has_its_name(
     save(tmp_path, ARRAYS, 1)
     arrays_name, manifest = "checkpoint-000001.safetensors", "checkpoint-000001.json"
     assert seen == [[arrays_name], [f"{manifest}.part", arrays_name], [manifest, arrays_name]]
+
+
+def test_the_disk_has_all_folders_that_were_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Path] = []
+    monkeypatch.setattr(disk, "sync", seen.append)
+    disk.make_folder(tmp_path / "a" / "b" / "c")
+    assert {*seen} == {tmp_path, tmp_path / "a", tmp_path / "a" / "b"}
+    disk.make_folder(tmp_path / "a" / "b" / "c")
+    assert len(seen) == 3
 
 
 def test_a_write_that_takes_a_part_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from anabranch.net.engine import Engine
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Stop
 from anabranch.protocol.client import ClientConversation
+from anabranch.protocol.seat import KEPT
 from anabranch.store import checkpoint
 
 STATE = "checkpoints"
@@ -23,6 +24,9 @@ AHEAD = 5000
 """So many events of its own may wait for their rounds before the client listens for more."""
 LOOK_EVERY = 1.0
 """Seconds after which features that were not there for an event of its own are looked up again."""
+SAMPLES = 2000
+"""So many rounds lie between two checkpoints at most under SLR: what a client needs after it died is recalled by the
+server, which knows the events of some times as many."""
 HELLO_EVERY = 1.0
 """Seconds after which a client that was not answered says hello again."""
 LONG = 60.0
@@ -37,7 +41,8 @@ class ClientParty(Engine):
         credentials: of the client.
         folder: of its checkpoints; nobody else's.
         events: the names of the events that activate it; None where it is asked only.
-        checkpoint_every: steps between two checkpoints.
+        checkpoint_every: steps between two checkpoints; they are fewer where the server would else have to keep too
+            large derivatives.
 
     Raises:
         CheckpointError: where the folder's checkpoints cannot be used.
@@ -54,7 +59,10 @@ class ClientParty(Engine):
     ) -> None:
         super().__init__(credentials.party, credentials, folder / STATE)
         self.conversation = conversation
-        self._events, self._every = events, checkpoint_every
+        self._events = events
+        elements = conversation.compute.width * (conversation.compute.rule.update.rows or 1)
+        self._every = (min(checkpoint_every, max(1, KEPT // 4 // elements)), SAMPLES)
+        """Steps, and rounds under SLR, between two checkpoints."""
         self._listening: asyncio.Task[None] | None = None
         self._turned = asyncio.Event()
         self._hello_again = self._look_again = self._bye_again = 0.0
@@ -62,7 +70,8 @@ class ClientParty(Engine):
         """When a person is told that it waits for its dismissal; -inf once that was said."""
         self._kept: list[int] = [m.NONE]
         """The last rounds in the checkpoints that are kept, the older first."""
-        self._steps_saved = 0
+        self._saves = self._done
+        """What was `_done` when the last checkpoint was made, be it on the disk yet or not."""
         found = checkpoint.load(self.folder)
         if found is not None:
             for text in found.damaged:
@@ -77,6 +86,20 @@ class ClientParty(Engine):
                 ) from error
             self._kept = [conversation.applied]
             conversation.saved(m.NONE)
+        self._kept_at = (self._done, self._done)
+        """What was `_done` at the checkpoints that are kept, the older first; a process begins with one at most."""
+
+    @property
+    def _done(self) -> tuple[int, int]:
+        """The steps of this process and, under SLR, the last round whose sample is in the window."""
+        return self.conversation.activations, self.conversation.sampled
+
+    def _save_is_due(self) -> bool:
+        """Whether the server has to keep much, since it is in no checkpoint or in one of two only."""
+        return any(
+            now - newer >= every or now - older >= 2 * every
+            for now, older, newer, every in zip(self._done, *self._kept_at, self._every, strict=True)
+        )
 
     def _begin(self) -> list[Action]:
         self._hello_again = time.monotonic() + HELLO_EVERY
@@ -128,8 +151,7 @@ class ClientParty(Engine):
         if talk.waits_for_features and self._look_again <= now:
             self._look_again = now + LOOK_EVERY
             await self._do(talk.tell_later())
-        if talk.activations - self._steps_saved >= self._every and self._saving is None:
-            self._steps_saved = talk.activations
+        if self._saving is None and self._save_is_due():
             self._begin_saving()
         await self._say_goodbye(now)
 
@@ -170,12 +192,14 @@ class ClientParty(Engine):
         return min(look, self._bye_again if ends else math.inf)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        self._saves = self._done
         arrays, values = self.conversation.state()
         return arrays, values | {"terms": asdict(self.conversation.terms)}
 
     def _saved(self, values: dict[str, Any]) -> None:
         # The server keeps what came after the one before, in case this one is damaged.
         self._kept = [*self._kept[-1:], values["applied"]]
+        self._kept_at = (self._kept_at[1], self._saves)
         self.conversation.saved(self._kept[0])
 
     async def _finish(self) -> Stop:

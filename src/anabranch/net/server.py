@@ -29,8 +29,8 @@ from anabranch.store.roundlog import RoundLog
 
 LOG, STATE = "rounds", "checkpoints"
 """The folders of the round log and of the checkpoints, in the server's folder."""
-AT_ONCE = 1000
-"""Rounds of the log that are in memory at a time."""
+AT_ONCE, AT_ONCE_BYTES = 1000, 2**24
+"""So many rounds of the log are in memory at a time; fewer, where they have so many bytes."""
 LAST_ANSWERS = 60.0
 """Seconds that the clients have for their goodbyes at the end; those that no round can do without have longer."""
 TOGETHER = 256
@@ -171,6 +171,7 @@ class ServerParty(Engine):
             self._log_file.trim(begin)  # the power failed after the checkpoint reached the disk and before the log did
         block: list[m.Record] = []
         again: list[bytes] = []
+        size = 0
         for _, raw in self._log_file.records(begin if self._log_file.last is not None else None):
             try:
                 record = decode(raw, most=None)
@@ -182,9 +183,10 @@ class ServerParty(Engine):
             if not isinstance(record, m.Record):
                 raise CheckpointError(f"{self._log_file.folder}: holds a {type(record).__name__} where rounds belong")
             block.append(record)
-            if len(block) == AT_ONCE:
+            size += len(raw)
+            if len(block) == AT_ONCE or size >= AT_ONCE_BYTES:
                 again += self._replay(block)
-                block = []
+                block, size = [], 0
         if block:
             again += self._replay(block)
         if self.late is None:
@@ -277,7 +279,7 @@ class ServerParty(Engine):
         talk, samples = self.conversation, self._samples
         absent = self._absent(now)
         while talk.room and not absent and self._stop is None:
-            events = talk.arrived(now)[: talk.room]
+            events = talk.arrived(now, talk.room)
             known = [(event, label) for event in events if (label := samples.label(event)) is not None]
             for event in events:
                 if not any(event == each for each, _ in known):
@@ -319,7 +321,7 @@ class ServerParty(Engine):
             self._labels_next = not self._labels_next
             events, told = late.take(room) if self._labels_next else [], []
             if not events and not late.waiting.is_ready:
-                told = talk.arrived(now)[:room]
+                told = talk.arrived(now, room)
                 events = late.arrived(told) or late.take(room)
             if told:
                 self._want_more(late.source)
@@ -458,7 +460,8 @@ class ServerParty(Engine):
     def _due(self) -> float:
         now = time.monotonic()
         late = math.inf if self.late is None else self.late.due(now)
-        return min(self.conversation.due(), self._deadline, self._coming if self._absent(now) else math.inf, late)
+        absent = self._absent(now)
+        return min(self.conversation.due(opens=not absent), self._deadline, self._coming if absent else math.inf, late)
 
     async def _played(self, played: Played) -> None:
         self._log_file.append_many(played.first, [encode(record) for record in played.records])

@@ -112,6 +112,11 @@ class ClientConversation:
         return self._keeping.settled
 
     @property
+    def sampled(self) -> int:
+        """Under SLR, the last round whose sample is in the window; else `NONE`."""
+        return self._samples.newest
+
+    @property
     def told(self) -> int:
         """How many of its own events wait for their rounds, or for a server to tell of them."""
         tells = self.joined and self.compute.rule.update.rows is None
@@ -176,7 +181,7 @@ class ClientConversation:
             return diverged
         self._keeping.own[event][self.applied] = pending[0]
         self._keeping.told.add(event)
-        return [Send(m.Happened(self._session, self.applied, event, embedding[0]))]
+        return [Send(m.Happened(self._session, self.applied, self.safe, event, embedding[0]))]
 
     @property
     def waits_for_features(self) -> bool:
@@ -375,7 +380,8 @@ class ClientConversation:
 
     def _are_learnt(self, rounds: Sequence[tuple[int, bytes, bool]]) -> None:
         """The features of these wait for no label; drops those of events whose rounds were long before."""
-        long_ago = rounds[-1][0] - LONG - (self.compute.rule.update.rows or 0)
+        rows = self.compute.rule.update.rows  # windows are made again of the events that the server recalls
+        long_ago = rounds[-1][0] - (LONG if rows is None else REMEMBERED + rows)
         for t, event, stepped in rounds:
             self._learnt[stepped].append((t, event))
         gone = []

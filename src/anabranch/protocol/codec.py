@@ -243,7 +243,7 @@ FORMS: dict[type[m.Message], dict[str, _Form]] = {
     },
     m.Refused: {"session": _NONCE, "reason": _TEXT},
     m.Call: {"epoch": _NONCE, "session": _NONCE},
-    m.Happened: {"session": _NONCE, "applied": _ROUND, "event": _EVENT, "embedding": _ARRAY},
+    m.Happened: {"session": _NONCE, "applied": _ROUND, "safe": _ROUND, "event": _EVENT, "embedding": _ARRAY},
     m.Query: {"epoch": _NONCE, "first": _ROUND, "events": _EVENTS, "activated": _MASK},
     m.Embeddings: {
         "session": _NONCE,
@@ -312,7 +312,7 @@ def encode(message: m.Message) -> bytes:
         MessageError: where an event's name is too long.
 
     >>> encode(m.Refused(session=1, reason="no")).hex(" ")
-    '41 42 03 03 01 00 00 00 00 00 00 00 02 00 6e 6f'
+    '41 42 04 03 01 00 00 00 00 00 00 00 02 00 6e 6f'
     """
     kind = type(message)
     head = MAGIC + bytes((VERSION, _CODES[kind]))

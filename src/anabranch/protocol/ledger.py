@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from anabranch.metrics import Curve, Prequential
 from anabranch.party import Rule
 from anabranch.protocol.actions import Played
+from anabranch.protocol.messages import Rounds
 from anabranch.protocol.missing import HOW
 from anabranch.traffic import Traffic, add_rounds, no_traffic
 
@@ -34,38 +35,37 @@ class Ledger:
         self._how = np.zeros((len(widths), len(HOW)), np.int64)
         self._traffic = no_traffic(len(widths))
         self._played = 0
-        self._waiting: list[Played] = []
-        self._count = 0
+        self._waiting: list[tuple[NDArray[np.bool_], Rounds, bool | None]] = []
+        """Of each round that is not added yet: who was activated, who was missing, and whether the prediction was wrong
+        (None: there was none). Not the record, which holds embeddings."""
 
     def add(self, played: Played) -> None:
         """Some rounds were played."""
-        self._waiting.append(played)
-        self._count += len(played.records)
-        if self._count >= AT_ONCE:
+        for record, predicted in zip(played.records, played.predictions, strict=True):
+            wrong = None if predicted is None else predicted != record.label
+            self._waiting.append((record.activated, record.missing, wrong))
+        if len(self._waiting) >= AT_ONCE:
             self._flush()
 
     def _flush(self) -> None:
         if not self._waiting:
             return
-        records = [record for played in self._waiting for record in played.records]
-        predictions = [each for played in self._waiting for each in played.predictions]
-        self._waiting, self._count = [], 0
-        active = np.stack([record.activated for record in records])
-        how = np.array([record.missing for record in records])
+        activated, missing, wrong = zip(*self._waiting, strict=True)
+        self._waiting = []
+        active, how = np.stack(activated), np.array(missing)
         for code in range(len(HOW)):
             self._how[:, code] += (how == code).sum(axis=0)
-        wrong = [p != record.label for p, record in zip(predictions, records, strict=True) if p is not None]
-        self._prequential.push(np.array(wrong, bool))
+        self._prequential.push(np.array([each for each in wrong if each is not None], bool))
         self._activations += active.sum(axis=0)
         self._traffic = add_rounds(
             self._traffic, self._rule.update, self._widths, self._rule.wire.itemsize, self._played, active
         )
-        self._played += len(records)
+        self._played += len(active)
 
     @property
     def rounds(self) -> int:
         """How many were played, those that were dropped among them."""
-        return self._played + self._count
+        return self._played + len(self._waiting)
 
     @property
     def run_time_error(self) -> float:

@@ -114,6 +114,8 @@ class Happened(Message):
     session: int
     applied: int
     """The last round whose derivative is in the parameters that made the embedding."""
+    safe: int
+    """The last round whose derivative is in its checkpoint: who tells of all its events sends nothing else."""
     event: bytes
     embedding: NDArray[Any]
     """(e_m,), or (l, e_m) under SLR."""

@@ -125,7 +125,7 @@ class Arrival:
 
     due: float
     t: int
-    """How many rounds were opened when it came."""
+    """How many rounds were opened when it came, with those of the events that waited then."""
     answers: dict[int, Answer] = field(default_factory=dict)
 
 
@@ -135,6 +135,11 @@ class Asked(Protocol):
     event: bytes
     activated: NDArray[np.bool_] | None
     """(M,) where the server decides."""
+
+
+def touches(each: Asked, client: int, said: bool) -> bool:
+    """Whether a client's answer leads to a derivative: what it said counts only where the server does not decide."""
+    return said if each.activated is None else bool(each.activated[client - 1])
 
 
 A = TypeVar("A", bound=Asked)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Predicted, Send
 from anabranch.protocol.missing import HOW, Skip, Stand, Wait, unknown
-from anabranch.protocol.opened import runs
+from anabranch.protocol.opened import runs, touches
 from anabranch.protocol.seat import Seat
 from anabranch.protocol.training import Training
 
@@ -140,10 +140,14 @@ class Questions:
         problem = ""
         if n:
             problem = seat.unusable(reply.values, width, reply.activated)
-        if not problem and seat.full and reply.activated.any():
-            problem = f"{len(seat.outbox):,} of its derivatives are in no checkpoint of it: no more are kept for it"
         if reply.applied > seat.before:
             problem = f"its parameters have a derivative of round {reply.applied:,}, which it was never sent"
+        if not problem:
+            seat.forget(min(reply.safe, reply.applied, seat.before))
+        if n and not problem and seat.full:
+            known = [(self._open.get(asked), flag) for asked, flag in zip(reply.asked, reply.activated, strict=True)]
+            if any(each is not None and each.learns and touches(each, client, bool(flag)) for each, flag in known):
+                problem = seat.full
         wrong = [*reply.unknown, *(reply.asked if problem else ())]
         actions: list[Action] = []
         if problem:
@@ -152,8 +156,6 @@ class Questions:
             learns = any(self._open[each].learns for each in reply.unknown if each in self._open)
             said = unknown(seat.expected.missing if learns else Skip())
             actions.append(Note("unknown", f"client {client}: {said}", client))
-        if not problem:
-            seat.forget(min(reply.safe, reply.applied, seat.before))
         seat.present = True
         stale: list[_Question] = []
         touched: dict[int, _Question] = {}

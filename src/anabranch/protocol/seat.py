@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,6 +85,10 @@ class Seat:
         """The last round whose derivative it had at its last hello, by its word."""
         self.owed = False
         """Whether what it lacked then is yet to be sent, since it has to wait a moment."""
+        self.told: dict[bytes, int] = {}
+        """The events that it has told of and that wait for their rounds, each with how many it had told of before."""
+        self.tells = 0
+        """How many events it has told of."""
         self.pushed = 0
         """In how many rounds it was activated."""
         self.max_delay = 0
@@ -156,9 +161,11 @@ class Seat:
         return ""
 
     @property
-    def full(self) -> bool:
-        """Whether no more derivatives are kept for it."""
-        return len(self.outbox) * math.prod(self.shape) >= KEPT
+    def full(self) -> str:
+        """Why no more derivatives are kept for it; an empty text where there is room."""
+        if len(self.outbox) * math.prod(self.shape) < KEPT:
+            return ""
+        return f"{len(self.outbox):,} of its derivatives are in no checkpoint of it: no more are kept for it"
 
     def stale(self, applied: int, t: int, in_flight: int) -> bool:
         """Whether parameters with the derivatives up to ``applied`` are too old for an embedding of round ``t``."""
@@ -169,8 +176,16 @@ class Seat:
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and JSON values for a checkpoint."""
         arrays = {"last": self.history.last, "total": self.history.total.copy()}
-        if self.outbox:
-            arrays["outbox"] = np.stack([each.value for each in self.outbox.values()])
+        if self.outbox:  # it may be long, so nothing of it is among the JSON values
+            sent = self.outbox.values()
+            arrays |= {
+                "outbox": np.stack([each.value for each in sent]),
+                "outbox rounds": np.array([(t, s.before, s.applied) for t, s in self.outbox.items()], np.int64),
+                "outbox lengths": np.array([len(each.event) for each in sent]),
+                "outbox events": np.frombuffer(b"".join(each.event for each in sent), np.uint8),
+                "outbox factors": np.array([each.factor for each in sent]),
+                "outbox flags": np.array([(each.stored, each.emptied) for each in sent]),
+            }
         values = {
             "round": self.history.round,
             "count": self.history.count,
@@ -179,10 +194,6 @@ class Seat:
             "max_delay": self.max_delay,
             "pushed": self.pushed,
             "ended": self.ended,
-            "outbox": [
-                [t, each.before, each.applied, each.event.hex(), each.stored, each.factor, each.emptied]
-                for t, each in self.outbox.items()
-            ],
         }
         return arrays, values
 
@@ -199,8 +210,12 @@ class Seat:
         self.history.round, self.history.count = values["round"], values["count"]
         self.before, self.safe, self.max_delay = values["before"], values["safe"], values["max_delay"]
         self.pushed, self.ended = values["pushed"], values["ended"]
-        self.outbox = {
-            t: Sent(before, applied, bytes.fromhex(event), arrays["outbox"][i], *rest)
-            for i, (t, before, applied, event, *rest) in enumerate(values["outbox"])
-        }
+        self.outbox = {}
+        if "outbox" in arrays:
+            names = iter(arrays["outbox events"].tobytes())
+            columns = (arrays[f"outbox {name}"].tolist() for name in ("rounds", "lengths", "factors", "flags"))
+            for value, rounds, length, factor, (stored, emptied) in zip(arrays["outbox"], *columns, strict=True):
+                t, before, applied = rounds
+                event = bytes(islice(names, length))
+                self.outbox[t] = Sent(before, applied, event, value, stored, factor, emptied)
         self._rounds = list(self.outbox)

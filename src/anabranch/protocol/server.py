@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice, takewhile
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from anabranch.errors import ConfigError
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Send, Stop
 from anabranch.protocol.missing import Stand, Wait, unknown
-from anabranch.protocol.opened import Answer, Arrival, Late, Open, runs
+from anabranch.protocol.opened import Answer, Arrival, Late, Open, runs, touches
 from anabranch.protocol.questions import Questions
 from anabranch.protocol.seat import Expected, Seat
 from anabranch.protocol.terms import Terms, difference
@@ -33,9 +34,13 @@ AGAIN = 1.0
 """Seconds after which the same derivatives are sent once more, to whom asks for them in a new session or with an answer
 that lacks them; half the deadline, where that is shorter."""
 FORGOTTEN = 10_000
-"""So many events are forgotten in one message."""
+"""So many events are forgotten, or recalled, in one message."""
 REMEMBERED = 10_000
-"""So many events of the last rounds are remembered, so that one that comes late opens no second round."""
+"""So many events of the last rounds are remembered, so that one that comes late opens no second round; and as many wait
+for their rounds of each client that tells of them."""
+OVERTAKEN = 2500
+"""An event that a client told of more than so many before one that has its round now is forgotten. They are half of
+what may wait before a client listens for no more: else it would, for want of labels."""
 
 
 class ServerConversation:
@@ -143,6 +148,10 @@ class ServerConversation:
         """The clients whose answer the oldest open round lacks."""
         return [] if not self._open else [i for i in range(1, len(self.seats) + 1) if i not in self._open[0].answers]
 
+    def _opened(self, t: int) -> Open | None:
+        """The round of this number, where it is open."""
+        return self._open[t - self.rounds] if 0 <= t - self.rounds < len(self._open) else None
+
     def begin(self, client: int | None = None) -> list[Action]:
         """Tells the clients, or one, that there is a server: they were there first, or what they sent was lost."""
         return [Send(m.Call(self._epoch, 0), client)]
@@ -166,7 +175,9 @@ class ServerConversation:
         for i, (event, label) in enumerate(zip(events, labels, strict=True)):
             chosen = None if activated is None else activated[i]
             each = Open(first + i, event, label, now + self._deadline, chosen, None if late is None else late[i])
-            arrival = self._arrivals.pop(event, None)
+            if late is None:
+                asked += self._forget_overtaken(event)
+            arrival = self._take(event)
             for client, answer in (arrival.answers if arrival else {}).items():
                 if self.seats[client - 1].stale(answer.applied, each.t, self.in_flight):
                     asked += self._ask(client, [each])
@@ -181,7 +192,13 @@ class ServerConversation:
 
     def take_up(self, event: bytes) -> None:
         """An event that clients have told of is predicted now: each of them is asked, and replies with its own."""
-        self._arrivals.pop(event, None)
+        self._take(event)
+
+    def _take(self, event: bytes) -> Arrival | None:
+        """What clients have told of an event, which waits no longer; None where none has."""
+        for seat in self.seats:
+            seat.told.pop(event, None)
+        return self._arrivals.pop(event, None)
 
     def known(self, event: bytes, number: int | None, *, stored: bool) -> list[Action]:
         """An event that clients have told of waits for its label already; or has its round behind it.
@@ -190,7 +207,7 @@ class ServerConversation:
             number: of the event; None where it waits no longer.
             stored: whether its round will go by the embeddings that were sent.
         """
-        arrival = self._arrivals.pop(event, None)
+        arrival = self._take(event)
         clients = () if arrival is None else arrival.answers
         if number is None:
             return [self._void(client, events=(event,)) for client in clients]
@@ -205,9 +222,10 @@ class ServerConversation:
         """The clients that have said hello to this process."""
         return [(client, seat) for client, seat in enumerate(self.seats, 1) if seat.session is not None]
 
-    def arrived(self, now: float) -> list[bytes]:
-        """The events that clients have told of and that wait for no other client any longer, the first one first."""
-        return [event for event, arrival in self._arrivals.items() if arrival.due <= now]
+    def arrived(self, now: float, most: int | None = None) -> list[bytes]:
+        """The first events that clients have told of and that wait for no other client any longer."""
+        waits_no_longer = takewhile(lambda told: told[1].due <= now, self._arrivals.items())  # all wait equally long
+        return [event for event, _ in islice(waits_no_longer, most)]
 
     @property
     def waiting(self) -> bool:
@@ -220,18 +238,47 @@ class ServerConversation:
 
     def _drop(self, event: bytes, why: str) -> list[Action]:
         """Forgets an event that clients have told of, and has them forget it."""
-        arrival = self._arrivals.pop(event, None)
-        told = () if arrival is None else arrival.answers
+        told = [client for client, seat in enumerate(self.seats, 1) if event in seat.told]
+        self._take(event)
         return [Note("event dropped", why), *(self._void(client, events=(event,)) for client in told)]
+
+    def _forget_oldest(self, client: int, seat: Seat, n: int, why: str) -> list[Action]:
+        """Forgets the first events that a client has told of, and has it forget them; not those that others told of."""
+        events = tuple(islice(seat.told, max(n, 0)))
+        for event in events:
+            del seat.told[event]
+            self._arrivals[event].answers.pop(client, None)
+            if not any(event in other.told for other in self.seats):
+                del self._arrivals[event]
+        if not events:
+            return []
+        return [Note("event dropped", why, client, len(events)), self._void(client, events=events)]
+
+    def _forget_overtaken(self, event: bytes) -> list[Action]:
+        """Forgets what clients have told of long before an event that has its round now: no label of it comes.
+
+        Else a client many of whose events have no label would soon have told of as many as may wait.
+        """
+        actions: list[Action] = []
+        for client, seat in enumerate(self.seats, 1):
+            until = seat.told.get(event, 0) - OVERTAKEN
+            overtaken = [*takewhile(until.__gt__, seat.told.values())]
+            text = f"client {client} told of events over {OVERTAKEN:,} before one that has its round: no label came"
+            actions += self._forget_oldest(client, seat, len(overtaken), text)
+        return actions
 
     def _void(self, client: int, rounds: m.Rounds = (), events: m.Events = ()) -> Send:
         return Send(m.Void(self.seats[client - 1].session or 0, rounds, events), client)
 
-    def due(self) -> float:
-        """When `tick` or `arrived` has something to say next; an event that there is no `room` for has time."""
+    def due(self, *, opens: bool = True) -> float:
+        """When `tick` or `arrived` has something to say next; an event that there is no `room` for has time.
+
+        So it has where no round is opened for the moment, for whatever reason.
+        """
         deadlines = [each.deadline for each in self._open] if self._ended is None else []
         calls = [self._call_again] if any(seat.session is None for seat in self.seats) else []
-        arrivals = [each.due for each in self._arrivals.values()] if self._arrivals and self.room else []
+        first = next(iter(self._arrivals.values()), None) if opens else None  # the others are due later
+        arrivals = [first.due] if first is not None and self.room else []
         owed = [seat.sent_again + self._pause for seat in self.seats if seat.owed]
         return min([*deadlines, *calls, *arrivals, *owed, self._end_again, self.questions.due()])
 
@@ -351,8 +398,9 @@ class ServerConversation:
         if seat.owed:
             return []
         actions: list[Action] = []
-        if recall:
-            actions.append(Send(m.Recall(seat.session or 0, self.rounds - len(recall), recall), client))
+        for i in range(0, len(recall), FORGOTTEN):
+            first = self.rounds - len(recall) + i
+            actions.append(Send(m.Recall(seat.session or 0, first, recall[i : i + FORGOTTEN]), client))
             seat.sent_again = now
         actions += self._send_again(client, seat, seat.applied, now)
         actions += self._ask(client, [each for each in self._open if client not in each.answers])
@@ -368,9 +416,10 @@ class ServerConversation:
         if problem:
             return self._unusable(client, message.rounds, problem, now)
         seat.forget(min(message.safe, message.applied, seat.before))
-        if seat.full and message.activated.any():
-            text = f"{len(seat.outbox):,} of its derivatives are in no checkpoint of it: no more are kept for it"
-            return self._unusable(client, message.rounds, text, now)
+        if seat.full:
+            known = [(self._opened(t), flag) for t, flag in zip(message.rounds, message.activated, strict=True)]
+            if any(each is not None and touches(each, client, bool(flag)) for each, flag in known):
+                return self._unusable(client, message.rounds, seat.full, now)
         void: dict[int, None] = {}
         asked: dict[int, Open] = {}
         odd: dict[str, list[int]] = {}  # one note for all rounds of a message, which may name very many
@@ -421,20 +470,16 @@ class ServerConversation:
         if problem:
             return [Note("unusable", f"client {client}: {problem}", client)]
         seat.present = True
+        seat.forget(min(message.safe, message.applied, seat.before))
         answer = Answer(message.applied, True, message.embedding)
         t = self.training.round_of(message.event)
-        if t is None:
-            arrival = self._arrivals.setdefault(message.event, Arrival(now + self._coalesce, self.opened))
-            arrival.answers[client] = answer
-            if len(self._arrivals) <= REMEMBERED:
-                return []
-            text = (
-                f"more than {REMEMBERED:,} events that clients told of wait for their rounds: the oldest is forgotten"
-            )
-            return self._drop(next(iter(self._arrivals)), text)
-        if t < self.rounds:
+        if t is not None and t < self.rounds:
             note = Note("late", f"client {client} told of an event when its round {t:,} was over", client)
             return [note] if t in seat.outbox else [note, self._void(client, events=(message.event,))]
+        if seat.full:
+            return self._unusable(client, () if t is None else (t,), seat.full, now)
+        if t is None:
+            return self._arrives(client, seat, message.event, answer, now)
         each = self._open[t - self.rounds]
         if client in each.answers:
             return []
@@ -442,6 +487,15 @@ class ServerConversation:
             return self._ask(client, [each])
         each.answers[client] = answer
         return self._play(now)
+
+    def _arrives(self, client: int, seat: Seat, event: bytes, answer: Answer, now: float) -> list[Action]:
+        """A client has told of an event that has no round yet."""
+        before = self.opened + len(self._arrivals)
+        self._arrivals.setdefault(event, Arrival(now + self._coalesce, before)).answers[client] = answer
+        if event not in seat.told:
+            seat.told[event], seat.tells = seat.tells, seat.tells + 1
+        text = f"client {client} told of more than {REMEMBERED:,} events that wait: the oldest is forgotten"
+        return self._forget_oldest(client, seat, len(seat.told) - REMEMBERED, text)
 
     def _bye(self, client: int, seat: Seat, message: m.Bye, now: float) -> list[Action]:
         if seat.ended:  # it has said so before

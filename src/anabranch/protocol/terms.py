@@ -9,7 +9,7 @@ import numpy as np
 
 from anabranch.party import Rule
 
-VERSION = 3
+VERSION = 4
 """Of the protocol: parties of other versions do not understand one another."""
 
 

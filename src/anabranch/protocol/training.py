@@ -45,7 +45,7 @@ class Training:
         """What was noticed until a start at which nothing is watched: kept for one at which something is."""
         self._recent: dict[bytes, int] = {}
         """The rounds of the last events."""
-        self._events: deque[bytes] = deque(maxlen=0 if self._rows is None else remembered)
+        self._events: deque[bytes] = deque(maxlen=0 if self._rows is None else remembered + self._rows)
         """Under SLR, the events of the last rounds that were played, of which windows of samples are made again."""
 
     @property
@@ -135,7 +135,7 @@ class Training:
                     newest = record.embeddings[..., own]
                     seat.history.push(first + i, newest if self._rows is None else newest[(first + i) % self._rows])
                 if record.activated[c]:
-                    value = stepped.derivatives[i][..., own]
+                    value = stepped.derivatives[i][..., own].copy()  # else it would hold those of the whole block
                     sent = Sent(
                         before=seat.before,
                         applied=record.applied[c],

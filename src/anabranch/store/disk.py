@@ -34,6 +34,8 @@ def sync(path: Path) -> None:
 
 def make_folder(path: Path) -> None:
     """Makes a folder, and those above it, where it is not there; the disk has it then."""
-    if not path.is_dir():
+    new = [each for each in (path, *path.parents) if not each.is_dir()]
+    if new:
         path.mkdir(parents=True, exist_ok=True)
-        sync(path.parent)
+    for each in new:
+        sync(each.parent)
