@@ -85,8 +85,9 @@ def read(path: str | Path, overrides: Iterable[Override] = ()) -> SweepFile:
     grid = _checked(grid, own.where)
     given = list(overrides)
     for each in given:
-        if any(key in grid for key in (".".join(each.key), each.key[0])):
-            raise ConfigError(f"{each.said}: the grid of {own.where} varies {'.'.join(each.key)}: change it there")
+        taken = next((key for key in grid if _overlap(tuple(key.split(".")), each.key)), None)
+        if taken is not None:
+            raise ConfigError(f"{each.said}: the grid of {own.where} varies {taken}: change it there")
     settings = _based(own._replace(values=values), base)
 
     points: dict[str, Point] = {}
@@ -103,6 +104,11 @@ def read(path: str | Path, overrides: Iterable[Override] = ()) -> SweepFile:
     if wrong:
         raise ConfigError("\n".join(wrong))
     return SweepFile(own.name, grid, list(points.values()))
+
+
+def _overlap(one: Key, other: Key) -> bool:
+    """Whether they are the same setting, or one is the section of the other."""
+    return all(a == b for a, b in zip(one, other, strict=False))
 
 
 def label_text(value: Any) -> str:
