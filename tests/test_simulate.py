@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import signal
 import subprocess
 import sys
 
@@ -19,6 +20,7 @@ import anabranch as ab
 from anabranch.party import Party
 from anabranch.round import Federation, trained_model
 from anabranch.streams.base import Block, Stream
+from anabranch.tally import Tally
 from problems import as_linears, as_mlp, as_plain, bits, filled, run, small_problem
 
 UPDATES = {
@@ -393,6 +395,43 @@ def test_ctrl_c_keeps_the_rounds_that_were_done(when, rounds):
         [sys.executable, "-c", INTERRUPTED, here, when], capture_output=True, text=True, check=True, timeout=120
     )
     assert int(process.stdout) in rounds
+
+
+@pytest.mark.parametrize(("at", "rounds"), [(21, 28), (56, 56)])
+def test_a_progress_that_fails_keeps_the_rounds_that_were_done(at, rounds):
+    def fail(progress):
+        if progress.rounds == at:
+            raise ValueError("nobody looks any more")
+
+    model, stream, _ = small_problem(rounds=56)
+    with pytest.raises(ValueError, match="nobody looks any more") as error:
+        ab.simulate(model, stream, learning_rate=0.1, chunk=7, progress=fail)
+    result = error.value.result
+    assert (result.rounds, result.stopped) == (rounds, "nobody looks any more")
+    assert bits(result.model) == bits(ab.simulate(model, stream, learning_rate=0.1, chunk=7, rounds=rounds).model)
+
+
+@pytest.mark.parametrize(("at", "rounds"), [(2, 21), (8, 56)])
+def test_ctrl_c_for_the_third_time_while_a_chunk_is_waited_for_leaves_none_out(at, rounds, monkeypatch):
+    add, calls = Tally.add, []
+
+    def pressed(tally, played):
+        calls.append(played)
+        if len(calls) == at:
+            for _ in range(3):
+                signal.raise_signal(signal.SIGINT)
+        return add(tally, played)
+
+    model, stream, _ = small_problem(rounds=56)
+    monkeypatch.setattr(Tally, "add", pressed)
+    with pytest.raises(ab.Interrupted) as error:
+        ab.simulate(model, stream, learning_rate=0.1, chunk=7, keep_errors=True)
+    monkeypatch.undo()
+    result = error.value.result
+    assert result.rounds == rounds
+    same = ab.simulate(model, stream, learning_rate=0.1, chunk=7, rounds=rounds, keep_errors=True)
+    np.testing.assert_array_equal(result.errors, same.errors)
+    assert bits(result.model) == bits(same.model)
 
 
 # What was asked of the parts
