@@ -17,7 +17,9 @@ import optax
 import pytest
 
 import anabranch as ab
+from anabranch import prepared
 from anabranch.party import Party
+from anabranch.prepared import state_bytes
 from anabranch.round import Federation, trained_model
 from anabranch.streams.base import Block, Stream
 from anabranch.tally import Tally
@@ -481,6 +483,31 @@ def test_rows_of_a_window_that_do_not_exist_yet_do_no_harm():
     keys = jax.random.split(jax.random.key(0))
     model = ab.SplitModel([Unit(eqx.nn.Linear(3, 4, key=keys[0]))], eqx.nn.Linear(4, 2, key=keys[1]))
     assert ab.simulate(model, stream, update=ab.SLR(5)).rounds == 20
+
+
+@pytest.mark.parametrize("update", [ab.DLR(10_000_000), ab.SLR(10_000_000)], ids=["DLR", "SLR"])
+def test_a_window_for_which_memory_does_not_suffice_is_refused_at_once(update, monkeypatch):
+    monkeypatch.setattr(prepared, "memory_bytes", lambda: 500_000_000)
+    stream = Failing(10**6, lambda x, y: None)
+    monkeypatch.setattr(stream, "blocks", lambda: pytest.fail("it must not be read"))
+    found = r"takes (0\.3|[1-9]\.\d) GB, and this machine has 0\.5 GB"  # SLR has six features and a label to remember
+    with pytest.raises(ab.ConfigError, match=rf"update [DS]LR: window is 10,000,000: .* {found}"):
+        ab.simulate(three_clients(), stream, update=update)
+
+
+def test_a_window_may_take_half_of_the_memory(monkeypatch):
+    model, stream, _ = small_problem()
+    sizes = []
+    monkeypatch.setattr(prepared, "state_bytes", lambda *args: sizes.append(state_bytes(*args)) or sizes[-1])
+    monkeypatch.setattr(prepared, "memory_bytes", lambda: 0)
+    with pytest.raises(ab.ConfigError, match="a shorter window is needed"):
+        ab.simulate(model, stream, update=ab.DLR(10, 0.9))
+    monkeypatch.setattr(prepared, "memory_bytes", lambda: 2 * sizes[-1])
+    assert ab.simulate(model, stream, update=ab.DLR(10, 0.9)).rounds == 60
+    assert len(sizes) == 2
+    monkeypatch.setattr(prepared, "memory_bytes", lambda: 2**30)
+    ab.simulate(model, stream, update=ab.DLR(10, 0.9))
+    assert len(sizes) == 2, "the exact size takes long to find"
 
 
 def test_what_float16_cannot_hold_is_said_to_be_so():

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,10 +28,10 @@ from anabranch.metrics import RUN_TIME_WINDOW
 from anabranch.models import Group, SplitModel
 from anabranch.party import Rule
 from anabranch.result import Result
-from anabranch.round import model_dtype
+from anabranch.round import init_federation, model_dtype
 from anabranch.streams.base import Stream
 from anabranch.tally import Tally
-from anabranch.updates import DLR, Update
+from anabranch.updates import DLR, SLR, Update
 
 WIRE_DTYPES = ("float32", "float16", "bfloat16", "float64")
 CHUNK = 1000
@@ -169,6 +170,7 @@ def prepare(
     # A record of activations may be shorter than the stream: one sample more is read to see whether it is.
     limit = activation.rounds if rounds is None else None
     nothing = empty_chunk(chunk, sum(stream.widths), dtype)
+    _check_window(layout, rule, rates, model, nothing)
     lateness = _read_lateness(label_delay, label_learning, update, rule, layout, nothing, rounds)
     record = Samples(read_chunks(stream, classes, dtype, chunk, rounds if limit is None else limit + 1), limit)
     decide = partial(_decide, activation, seed, stream.widths)
@@ -235,6 +237,33 @@ def _decided(begun: int, rounds: Chunk) -> Mask:
     """Whom the events of the chunk's rounds have activated, which was decided when they happened."""
     assert rounds.late is not None
     return rounds.late.active
+
+
+def state_bytes(layout: tuple[Group, ...], rule: Rule, rates: LearningRates, model: SplitModel) -> int:
+    """How much memory all parties' states take."""
+    first = rates.of(0, 1, np.dtype(model_dtype(model)))[0]
+    state = eqx.filter_eval_shape(init_federation, layout, rule, first, model)
+    shapes = [leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.ShapeDtypeStruct)]
+    return sum(shape.size * shape.dtype.itemsize for shape in shapes)
+
+
+def _check_window(
+    layout: tuple[Group, ...], rule: Rule, rates: LearningRates, model: SplitModel, nothing: Chunk
+) -> None:
+    """Refuses a window for which memory does not suffice."""
+    window = rule.update.window if isinstance(rule.update, DLR | SLR) else 1
+    memory = memory_bytes()
+    arrays = sum(leaf.nbytes for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_array)))
+    # No slot takes more than that, and the exact shapes take 0.2 seconds to find.
+    if 4 * window * (arrays + nothing.x[:1].nbytes) <= memory / 2:
+        return
+    need = state_bytes(layout, rule, rates, model)
+    if need > memory / 2:
+        raise ConfigError(
+            f"update {type(rule.update).__name__}: window is {window:,}: what the parties remember takes "
+            f"{need / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f} GB, half of which may be taken: a shorter "
+            "window is needed"
+        )
 
 
 def _read_lateness(
