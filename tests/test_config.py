@@ -171,6 +171,17 @@ def test_a_source_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ab.ConfigError, match=r"bad\.toml: cannot be read"):
         find_source(tmp_path / "bad.toml")
+    for beyond in (f"rounds = {'[' * 5000}{']' * 5000}", f"rounds = {'1' * 5000}"):
+        (tmp_path / "bad.toml").write_text(beyond)
+        with pytest.raises(ab.ConfigError, match=r"bad\.toml: not valid TOML"):
+            find_source(tmp_path / "bad.toml")
+        with pytest.raises(ab.ConfigError, match=r"^--set: rounds is \"[\[1]"):
+            load("imnist", [parse_override(beyond.replace(" ", ""), "--set")])
+        (tmp_path / "bad.json").write_text(beyond.removeprefix("rounds = "))
+        with pytest.raises(ab.ConfigError, match=r"bad\.json: not valid JSON"):
+            find_source(tmp_path / "bad.json")
+    with pytest.raises(ab.ConfigError, match=r"x{300}"):
+        find_source("x" * 300)
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(ab.ConfigError, match=r"bad\.json: not valid JSON"):
         find_source(tmp_path / "bad.json")
@@ -191,6 +202,22 @@ def test_paths_are_relative_to_the_file_and_in_overrides_to_the_working_folder(
     assert load(file, ["stream.path=rooms.csv"]).stream.path == str((tmp_path / "rooms.csv").resolve())
     monkeypatch.setenv("HOME", str(tmp_path))
     assert load("imnist", ["stream.data_dir=~/d"]).stream.data_dir == str((tmp_path / "d").resolve())
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("~nobody-of-that-name/x.csv", "x.csv: no such file"),
+        ('"a\\u0000b"', "no such file"),
+        ("x" * 300, "x" * 300),
+    ],
+)
+@pytest.mark.parametrize("section", ["stream", "activation"])
+def test_a_path_that_cannot_be_is_one_error(path: str, message: str, section: str, tmp_path: Path) -> None:
+    file = write_rooms(tmp_path)
+    config = load(file, [f"{section}.path={path}", *(["activation.name=Recorded"] if section == "activation" else [])])
+    with pytest.raises(ab.DataError, match=message if section == "stream" else "cannot be read"):
+        runner.build(config)
 
 
 def test_a_stored_result_gives_its_configuration_back(tmp_path: Path) -> None:

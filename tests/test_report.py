@@ -402,6 +402,8 @@ def test_other_damaged_files_are_named(tmp_path: Path, results: Path, file: str,
 def test_folders_without_results(tmp_path: Path) -> None:
     with pytest.raises(ab.DataError, match=r"there is no such folder"):
         report(tmp_path / "none")
+    with pytest.raises(ab.DataError, match=r"x{300}"):
+        report(tmp_path / ("x" * 300))
     with pytest.raises(ab.DataError, match=r"summary\.json.*manifest\.json.*result\.json"):
         report(tmp_path)
     (tmp_path / "result.json").write_text("{}")

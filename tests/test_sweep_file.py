@@ -155,6 +155,7 @@ def test_everything_that_is_wrong_is_said_at_once(text: str, messages: list[str]
     [
         ("3", "a.toml: base is 3, but it must be a preset's name or a file's path"),
         ('"imnits"', "a.toml: base: '.*imnits' is neither a preset nor a file"),
+        ('"~nobody-of-that-name/a.toml"', "a.toml: base: '~nobody-of-that-name/a.toml' is neither a preset nor a file"),
         ('"a.toml"', r"a.toml: base: .*a.toml: its \[grid\] makes it a sweep"),
     ],
 )
@@ -180,6 +181,8 @@ def test_changes_from_outside_are_for_what_the_grid_leaves_alone(tmp_path: Path)
         file.read(path, [Override(("rounds",), 0, "--set")])
     with pytest.raises(ConfigError, match=r"'gone.toml' is not a file"):
         file.read("gone.toml")
+    with pytest.raises(ConfigError, match=r"x{300}"):
+        file.read("x" * 300)
 
 
 def test_a_folder_keeps_records_and_takes_a_damaged_one_for_none(tmp_path: Path) -> None:
