@@ -5,6 +5,7 @@ import json
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -227,6 +228,24 @@ def test_a_stored_result_gives_its_configuration_back(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text(json.dumps({"name": "mine", "config": stored}))
     assert load(tmp_path) == load(tmp_path / "result.json") == config
     assert find_source(tmp_path).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("my run, α = 0.5", "my run, α = 0.5"),
+        ("../../evil", "evil"),
+        ("/evil", "evil"),
+        ("e\0v\ni\ud800l", "evil"),
+        ("..", ".."),  # in the folder's name a time follows
+        ("", "result"),
+        ("/", "result"),
+        (None, "None"),
+    ],
+)
+def test_the_name_of_a_stored_result_leads_nowhere_else(name: Any, taken: str, tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(json.dumps({"name": name, "config": load("imnist").to_dict()}))
+    assert find_source(tmp_path).name == taken
 
 
 def test_what_show_writes_reads_back_whatever_is_in_it(tmp_path: Path) -> None:

@@ -119,7 +119,9 @@ def _stored(path: Path, text: str) -> Source:
         raise ConfigError(f"{path}: not a result of 'anabranch run': it has no 'config'")
     if not isinstance(result.get("data", {}), dict):
         raise ConfigError(f"{path}: its 'data' is not what 'anabranch run' writes: it was edited or is damaged")
-    return Source(str(result.get("name", path.stem)), str(path), result["config"], path.parent, result)
+    # It may be of somebody else, and names a folder that is written into.
+    name = "".join(filter(str.isprintable, Path(str(result.get("name", ""))).name)) or path.stem
+    return Source(name, str(path), result["config"], path.parent, result)
 
 
 def preset_text(name: str) -> str:
