@@ -530,6 +530,7 @@ def test_arguments_are_checked_before_anything_is_sent(tmp_path: Path) -> None:
             "SLR evaluates a window",
         ),
         (lambda **o: client(url, tmp_path, 1, **o), {"update": "DLR"}, "update is 'DLR', but the type"),
+        (lambda **o: client(url, tmp_path, 1, **o), {"update": ab.DLR(2, 1 - 1e-9)}, "decay is .* is 1 in float32"),
         (lambda **o: client(url, tmp_path, 1, **o), {"learning_rate": -1.0}, "learning_rate is -1.0"),
         (lambda **o: client(url, tmp_path, 1, **o), {"model": eqx.nn.Identity()}, "Identity.* has no parameters"),
         (lambda **o: client(url, tmp_path, 1, **o), {"model": MLP([3, 3], relu_last=False, key=jax.random.key(0))},

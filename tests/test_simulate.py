@@ -495,6 +495,14 @@ def test_a_window_for_which_memory_does_not_suffice_is_refused_at_once(update, m
         ab.simulate(three_clients(), stream, update=update)
 
 
+def test_a_decay_that_the_models_precision_takes_for_1_is_refused():
+    decay = 1 - 2.0**-26
+    with pytest.raises(ab.ConfigError, match=r"decay is 0\.99999998.*, which is 1 in float32, the model's precision"):
+        run(small_problem(), update=ab.DLR(10, decay))
+    for accepted, dtype in ((1 - 2.0**-24, np.float32), (decay, np.float64)):
+        prepared.check_decay(ab.DLR(10, accepted), np.dtype(dtype))
+
+
 def test_a_window_may_take_half_of_the_memory(monkeypatch):
     model, stream, _ = small_problem()
     sizes = []

@@ -163,6 +163,7 @@ def prepare(
             "measure_regret: the dynamic local regret needs every client's window, and DLR(client_window=False) gives "
             "the clients none; measure with client_window=True, or without measure_regret"
         )
+    check_decay(update, dtype)
     rule = Rule(jax.tree.map(np.asarray, update), optimiser, read_wire_dtype(wire_dtype, dtype), bool(measure_regret))
     if detect is not None:
         check_reaction(detect, rule)
@@ -206,6 +207,19 @@ def prepare(
             **({} if detect is None else {"detect": asdict(detect)}),
         },
     )
+
+
+def check_decay(update: Update, dtype: np.dtype[Any]) -> None:
+    """Refuses a decay that is 1 in a model's precision, in which no rounding error of a window's sum would fade.
+
+    Raises:
+        ConfigError: where it is.
+    """
+    if isinstance(update, DLR) and np.asarray(update.decay, dtype) == 1:
+        raise ConfigError(
+            f"update DLR: decay is {update.decay!r}, which is 1 in {dtype}, the model's precision: a smaller one is "
+            "needed, or a model that computes in float64"
+        )
 
 
 def check_reaction(detect: Detect, rule: Rule) -> None:

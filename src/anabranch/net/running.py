@@ -26,7 +26,7 @@ from anabranch.net.credentials import Credentials
 from anabranch.net.metrics import serving
 from anabranch.net.server import ServerParty
 from anabranch.party import Rule
-from anabranch.prepared import read_wire_dtype
+from anabranch.prepared import check_decay, read_wire_dtype
 from anabranch.updates import DLR, Update
 
 HELD = 256
@@ -171,6 +171,7 @@ def rule_of(
     for name, value in (("learning_rate", learning_rate), ("learning_rate_power", power)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
             raise ConfigError(f"{name} is {value!r}, but it is a number of 0 or more")
+    check_decay(update, dtype)
     rule = Rule(jax.tree.map(np.asarray, update), optimiser, read_wire_dtype(wire_dtype, dtype))
     return rule, Rate(float(learning_rate), float(power))
 
