@@ -506,7 +506,7 @@ def test_metrics_are_there_while_a_party_takes_part(tmp_path: Path) -> None:
 
 def test_a_number_of_seconds_may_be_zero_or_not() -> None:
     assert seconds("coalesce", 0) == 0.0
-    assert seconds("deadline", 0.5, zero=False) == 0.5
+    assert seconds("deadline", 0.5, zero=False) == seconds("deadline", np.float32(0.5)) == 0.5
     with pytest.raises(ab.ConfigError, match="deadline is 0, but it is a number of seconds above 0"):
         seconds("deadline", 0, zero=False)
 

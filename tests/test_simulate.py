@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import pickle
 import signal
@@ -537,7 +538,7 @@ def test_a_stream_of_more_classes_than_the_model_is_refused_at_once():
         ab.simulate(model, more)
 
 
-def test_whole_numbers_may_come_from_numpy():
+def test_numbers_may_come_from_numpy():
     model, stream, _ = small_problem()
     one = np.int64(1)
     numpys = {"update": ab.DLR(one * 10, np.float64(0.9)), "rounds": one * 50, "seed": one, "chunk": one * 32}
@@ -545,6 +546,15 @@ def test_whole_numbers_may_come_from_numpy():
     pythons = {"update": ab.DLR(10, 0.9), "rounds": 50, "seed": 1, "chunk": 32}
     same = ab.simulate(model, stream, activation=ab.Fixed(1), **pythons)
     assert bits(result.model) == bits(same.model)
+    half, two = np.float32(0.5), np.float16(2)
+    assert repr((ab.Random(half), ab.Random(one), ab.Random([half, one]))) == repr(
+        (ab.Random(0.5), ab.Random(1), ab.Random([0.5, 1.0]))
+    )
+    assert json.dumps(ab.Detect(boost=two).boost) == "2.0"
+    for power in (one * 0, two * 0):
+        assert prepared._read_power(power, None) == 0
+    with pytest.raises(ab.ConfigError, match=r"p is 1\.5, but a probability"):
+        ab.Random(np.float32(1.5))
 
 
 def test_errors_come_back_from_another_process_with_their_results():

@@ -16,7 +16,7 @@ import optax
 from numpy.typing import NDArray
 
 from anabranch.activation import Activation, Mask
-from anabranch.checks import whole
+from anabranch.checks import plain, whole
 from anabranch.chunks import Chunk, empty_chunk, read_chunks
 from anabranch.delays import LONGEST, Delay, read_delay
 from anabranch.drifts import Detect, Watch
@@ -421,7 +421,8 @@ def _read_learning_rate(
 
 
 def _read_power(power: float, optimiser: optax.GradientTransformation | None) -> float:
-    number = power if isinstance(power, int | float | np.floating) and not isinstance(power, bool) else np.nan
+    power = plain(power)
+    number = power if isinstance(power, int | float) and not isinstance(power, bool) else np.nan
     if not (np.isfinite(number) and number >= 0):
         raise ConfigError(f"learning_rate_power is {power!r}, but it is a number of 0 or more")
     if number and optimiser is not None:
