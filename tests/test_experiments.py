@@ -23,6 +23,7 @@ from anabranch.errors import ConfigError, DataError
 from anabranch.experiments import (
     check,
     convex_regret,
+    costs,
     local_regret,
     paper,
     registry,
@@ -303,6 +304,37 @@ def test_a_summary_says_how_it_was_scaled_and_is_written_whole(tmp_path: Path) -
     assert three["tables"][0]["scale"] == " (1 seed)"
     assert three["scale"]["text"] == " (3 seeds)"
     assert sorted(file.name for file in (tmp_path / "drift").iterdir()) == ["of_paper.csv", "summary.json", "t.csv"]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        "[" * 5000,
+        [],
+        {},
+        {"encode": [1.0] * 4},
+        {"encode": [1.0] * 4, "step": [1.0] * 3},
+        {"encode": 1.0, "step": 1.0},
+        {"encode": [1.0, "1", 1.0, 1.0], "step": [1.0] * 4},
+        {"encode": [1.0] * 4, "step": [float("nan")] * 4},
+    ],
+)
+def test_the_clients_are_timed_again_where_the_file_of_their_times_is_damaged(
+    damaged: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run({}, DRY.config(IMNIST, METHODS[0]))
+    timed = {"encode": [0.5] * 4, "step": [0.25] * 4}
+    monkeypatch.setattr(costs, "_time", lambda config: timed)
+    costs.ClientCosts(tmp_path).measure([run.config])
+    file = tmp_path / costs.FILE
+    (kind,) = json.loads(file.read_text())
+    file.write_text(damaged if isinstance(damaged, str) else json.dumps({kind: damaged, "another": timed}))
+    held = costs.ClientCosts(tmp_path)
+    assert np.isnan(held.seconds(run, record()))
+    held.measure([run.config])
+    assert held.seconds(run, record()) == 1000 * 4 * (0.5 + 0.5 * 0.25)
+    assert json.loads(file.read_text()) == {kind: timed, **({} if isinstance(damaged, str) else {"another": timed})}
+    assert np.isnan(held.seconds(run, record(activation_rate=[0.5] * 3)))
 
 
 # The check against the committed results
