@@ -450,6 +450,17 @@ def test_a_record_shorter_than_the_stream_ends_the_run_and_the_result_says_so():
     assert run((model, stream, active[:28]), chunk=7).rounds == 28
 
 
+@pytest.mark.parametrize("chunk", [8, 10, 100])
+@pytest.mark.parametrize("stream", [Failing(100, spoil_feature), Raising(56, lambda x, y: None)], ids=["row", "stream"])
+def test_what_is_wrong_just_behind_a_record_does_not_matter(stream, chunk):
+    active = np.ones((57, 3), bool)
+    result = ab.simulate(three_clients(), stream, activation=ab.Recorded(active[:56]), chunk=chunk)
+    assert result.rounds == 56
+    assert result.stopped == "the recorded activations ended after 56 rounds, and the stream goes on"
+    with pytest.raises(ab.DataError, match=r"row 57|the cable is out"):
+        ab.simulate(three_clients(), stream, activation=ab.Recorded(active), chunk=chunk)
+
+
 class Wrong(ab.Activation):
     def __init__(self, mask):
         self.given = mask

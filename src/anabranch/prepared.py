@@ -173,7 +173,8 @@ def prepare(
     nothing = empty_chunk(chunk, sum(stream.widths), dtype)
     _check_window(layout, rule, rates, model, nothing)
     lateness = _read_lateness(label_delay, label_learning, update, rule, layout, nothing, rounds)
-    record = Samples(read_chunks(stream, classes, dtype, chunk, rounds if limit is None else limit + 1), limit)
+    most, unused = (rounds, 0) if limit is None else (limit + 1, 1)
+    record = Samples(read_chunks(stream, classes, dtype, chunk, most, unused), limit)
     decide = partial(_decide, activation, seed, stream.widths)
     reacts = detect is not None and detect.reacts
     late = {} if lateness is None else {"label_delay": _delay_text(label_delay), "label_learning": label_learning}
