@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from dataclasses import replace
@@ -225,6 +226,9 @@ def test_where_all_diverged_the_smallest_learning_rate_is_taken_and_the_table_sa
 
 def test_the_papers_numbers_are_those_of_its_tables() -> None:
     assert len(paper.numbers()) == 2 * 27 + 12 + 9 + 36
+    # Another digit anywhere is another digest: the file is compared with the tables before this line is changed.
+    told = repr(sorted(paper.numbers().items())).encode()
+    assert hashlib.sha256(told).hexdigest() == "89cd68a63799838b95b4074a40e7f61c26a0e8b8596ab86907f0706ac1c567a2"
     # Its MB are those of 2 bytes an element: 976.5625 (1 + p), and SLR's 40 times as much.
     for method, p, factor in (("OGD-Full", 1, 1), ("DLR-Random", 0.5, 1), ("SLR-Full", 1, 40)):
         said = paper.number("stationary", method, "megabytes")
