@@ -25,7 +25,7 @@ from typer.testing import CliRunner, Result
 import anabranch as ab
 from anabranch import cli, display, models, output
 from anabranch.cli import common
-from anabranch.cli.common import STOPPED, errors
+from anabranch.cli.common import STOPPED, WRONG, errors
 from anabranch.configfile import load, preset_text
 from anabranch.errors import DataError
 from anabranch.output import FILES
@@ -127,6 +127,10 @@ def test_quiet_says_nothing(rooms: str) -> None:
         (["own/rooms.toml", "--set", "activation={name='Fixed', k=3}"], "k is 3, but there are only 2 clients"),
         (["own/rooms.toml", "--set", "learning_rate=[1, 2]"], "learning_rate has 2 values, but there are 3 parties"),
         (["own/rooms.toml", "--set", "model={name='imnist', clients=3}"], "imnist does not fit the stream table"),
+        (["own/rooms.toml", "--set", f"stream.path={'x' * 300}"], "x" * 300),
+        (["own/rooms.toml", "--set", "stream.path=~nobody-of-that-name/x.csv"], "x.csv: no such file"),
+        (["imnist", "--data-dir", "x" * 300], "x" * 300),
+        (["susy", "--data-dir", "x" * 300], "x" * 300),
         (["own/rooms.toml", "--out", "own/rooms.csv"], "into own/rooms.csv: own/rooms.csv is a file, not a folder"),
         (["own/rooms.toml", "--out", "own/rooms.csv/x"], "into own/rooms.csv/x: own/rooms.csv is a file, not a folder"),
     ],
@@ -404,6 +408,14 @@ def test_output_on_a_full_disk_is_one_message() -> None:
     assert notes.file.getvalue() == "Error: a disk is full, that of the output: No space left on device\n"
     with pytest.raises(FileNotFoundError), errors(notes):
         Path("nowhere").read_text()
+
+
+def test_a_path_that_the_system_does_not_look_at_is_one_message() -> None:
+    notes = Console(file=io.StringIO(), width=1000)
+    with pytest.raises(typer.Exit) as stopped, errors(notes):
+        Path("x" * 300).stat()
+    assert stopped.value.exit_code == WRONG
+    assert notes.file.getvalue() == f"Error: {'x' * 300}: File name too long\n"
 
 
 def test_ctrl_c_in_the_middle_of_an_import_is_no_traceback():

@@ -5,6 +5,7 @@ import json
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,6 +172,17 @@ def test_a_source_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ab.ConfigError, match=r"bad\.toml: cannot be read"):
         find_source(tmp_path / "bad.toml")
+    for beyond in (f"rounds = {'[' * 5000}{']' * 5000}", f"rounds = {'1' * 5000}"):
+        (tmp_path / "bad.toml").write_text(beyond)
+        with pytest.raises(ab.ConfigError, match=r"bad\.toml: not valid TOML"):
+            find_source(tmp_path / "bad.toml")
+        with pytest.raises(ab.ConfigError, match=r"^--set: rounds is \"[\[1]"):
+            load("imnist", [parse_override(beyond.replace(" ", ""), "--set")])
+        (tmp_path / "bad.json").write_text(beyond.removeprefix("rounds = "))
+        with pytest.raises(ab.ConfigError, match=r"bad\.json: not valid JSON"):
+            find_source(tmp_path / "bad.json")
+    with pytest.raises(ab.ConfigError, match=r"x{300}"):
+        find_source("x" * 300)
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(ab.ConfigError, match=r"bad\.json: not valid JSON"):
         find_source(tmp_path / "bad.json")
@@ -193,6 +205,22 @@ def test_paths_are_relative_to_the_file_and_in_overrides_to_the_working_folder(
     assert load("imnist", ["stream.data_dir=~/d"]).stream.data_dir == str((tmp_path / "d").resolve())
 
 
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("~nobody-of-that-name/x.csv", "x.csv: no such file"),
+        ('"a\\u0000b"', "no such file"),
+        ("x" * 300, "x" * 300),
+    ],
+)
+@pytest.mark.parametrize("section", ["stream", "activation"])
+def test_a_path_that_cannot_be_is_one_error(path: str, message: str, section: str, tmp_path: Path) -> None:
+    file = write_rooms(tmp_path)
+    config = load(file, [f"{section}.path={path}", *(["activation.name=Recorded"] if section == "activation" else [])])
+    with pytest.raises(ab.DataError, match=message if section == "stream" else "cannot be read"):
+        runner.build(config)
+
+
 def test_a_stored_result_gives_its_configuration_back(tmp_path: Path) -> None:
     config = load("imnist", ["activation.threshold=-inf", "learning_rate=[0.1, 0.2, 0.3, 0.4, 0.5]"])
     stored = {**json.loads(json.dumps(config.to_dict()))}
@@ -200,6 +228,24 @@ def test_a_stored_result_gives_its_configuration_back(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text(json.dumps({"name": "mine", "config": stored}))
     assert load(tmp_path) == load(tmp_path / "result.json") == config
     assert find_source(tmp_path).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("my run, α = 0.5", "my run, α = 0.5"),
+        ("../../evil", "evil"),
+        ("/evil", "evil"),
+        ("e\0v\ni\ud800l", "evil"),
+        ("..", ".."),  # in the folder's name a time follows
+        ("", "result"),
+        ("/", "result"),
+        (None, "None"),
+    ],
+)
+def test_the_name_of_a_stored_result_leads_nowhere_else(name: Any, taken: str, tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(json.dumps({"name": name, "config": load("imnist").to_dict()}))
+    assert find_source(tmp_path).name == taken
 
 
 def test_what_show_writes_reads_back_whatever_is_in_it(tmp_path: Path) -> None:

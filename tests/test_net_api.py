@@ -614,7 +614,7 @@ def test_metrics_are_there_while_a_party_takes_part(tmp_path: Path) -> None:
 
 def test_a_number_of_seconds_may_be_zero_or_not() -> None:
     assert seconds("coalesce", 0) == 0.0
-    assert seconds("deadline", 0.5, zero=False) == 0.5
+    assert seconds("deadline", 0.5, zero=False) == seconds("deadline", np.float32(0.5)) == 0.5
     with pytest.raises(ab.ConfigError, match="deadline is 0, but it is a number of seconds above 0"):
         seconds("deadline", 0, zero=False)
 
@@ -638,6 +638,7 @@ def test_arguments_are_checked_before_anything_is_sent(tmp_path: Path) -> None:
             "SLR evaluates a window",
         ),
         (lambda **o: client(url, tmp_path, 1, **o), {"update": "DLR"}, "update is 'DLR', but the type"),
+        (lambda **o: client(url, tmp_path, 1, **o), {"update": ab.DLR(2, 1 - 1e-9)}, "decay is .* is 1 in float32"),
         (lambda **o: client(url, tmp_path, 1, **o), {"learning_rate": -1.0}, "learning_rate is -1.0"),
         (lambda **o: client(url, tmp_path, 1, **o), {"model": eqx.nn.Identity()}, "Identity.* has no parameters"),
         (lambda **o: client(url, tmp_path, 1, **o), {"model": MLP([3, 3], relu_last=False, key=jax.random.key(0))},

@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import pickle
 import random
+import signal
 import sys
 
 import equinox as eqx
@@ -179,6 +180,25 @@ def test_after_a_loss_that_is_not_finite_it_still_predicts_and_refuses_to_learn(
         with pytest.raises(ab.Diverged, match=f"not finite in round {model.rounds + 1}"):
             each.learn_one(SAMPLES[0], 0)
     assert model.clone().rounds == 0
+
+
+def test_ctrl_c_in_the_middle_of_a_round_loses_nothing(monkeypatch):
+    model, program = taught(20, update=ab.DLR(4, 0.9)), online._learn
+
+    def pressed(*numbers):
+        moved = program(*numbers)
+        signal.raise_signal(signal.SIGINT)  # the old arrays are gone, and nobody has the new ones yet
+        return moved
+
+    monkeypatch.setattr(online, "_learn", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        model.learn_one(SAMPLES[20], int(Y[20]))
+    monkeypatch.undo()
+    assert model.rounds == 21
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    for x, y in zip(SAMPLES[21:], Y[21:].tolist(), strict=True):
+        model.learn_one(x, y)
+    assert bits(model.trained) == bits(taught(ROUNDS, update=ab.DLR(4, 0.9)).trained)
 
 
 def test_a_record_of_activations_ends():

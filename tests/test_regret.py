@@ -11,6 +11,7 @@ import pytest
 
 import anabranch as ab
 import reference
+from anabranch import metrics
 from problems import MODULES, bits, run, small_problem
 
 ROUNDS = 40
@@ -89,6 +90,17 @@ def test_the_chunks_change_no_bit_and_the_points_are_the_curves():
             np.testing.assert_array_equal(got, want)
     described = json.loads(json.dumps(results[0].describe()))["regret"]
     assert described == {name: np.asarray(value).tolist() for name, value in results[0].regret._asdict().items()}
+
+
+def test_a_long_run_has_fewer_points_that_lie_further_apart(monkeypatch):
+    monkeypatch.setattr(metrics, "MOST_POINTS", 10)
+    result = measure(small_problem(), update=UPDATES["DLR"])
+    np.testing.assert_array_equal(result.regret.rounds, result.curve.rounds)
+    assert result.regret.rounds.tolist() == [8, 16, 24, 32, 40, 48, 56, 60]
+    monkeypatch.undo()
+    whole = measure(small_problem(), update=UPDATES["DLR"]).regret
+    for got, want in zip(result.regret[1:4], whole[1:4], strict=True):
+        np.testing.assert_array_equal(got, want[result.regret.rounds - 1])
 
 
 def test_with_optax_the_gradient_before_it_is_what_is_applied():

@@ -399,9 +399,45 @@ def test_other_damaged_files_are_named(tmp_path: Path, results: Path, file: str,
         report(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "key"),
+    [
+        ("paper/window/summary.json", "tables.0.rows.0.error"),
+        ("paper/window/summary.json", "runs.0.cpu_seconds"),
+        ("grid/trials/*.json", "rounds"),
+        ("grid/trials/*.json", "bytes_up.0"),
+        ("grid/trials/*.json", "bytes_down.0"),
+        ("grid/trials/*.json", "curve.rounds.0"),
+        ("runs/imnist-1/result.json", "bytes_up.0"),
+        ("runs/imnist-1/result.json", "bytes_down.0"),
+    ],
+)
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "1e999", "NaN"])
+def test_a_number_that_none_is_is_named_or_shown(
+    tmp_path: Path, results: Path, file: str, key: str, number: str
+) -> None:
+    part = Path(file).parts[0]
+    shutil.copytree(results / part, tmp_path / part)
+    path = next(tmp_path.glob(file))
+    held = place = json.loads(path.read_text())
+    *above, last = [int(each) if each.isdigit() else each for each in key.split(".")]
+    for each in above:
+        place = place[each]
+    place[last] = "the number"
+    path.write_text(json.dumps(held).replace('"the number"', number))
+    if last == "error":  # in a table a cell may have anything
+        page = Reader(report(tmp_path))
+        assert any(cell in ("∞", "–") for table in page.tables for row in table for cell in row)
+    else:
+        with pytest.raises(ab.DataError, match=rf"{re.escape(path.name)}: .*{re.escape(key)}: Input should be "):
+            report(tmp_path)
+
+
 def test_folders_without_results(tmp_path: Path) -> None:
     with pytest.raises(ab.DataError, match=r"there is no such folder"):
         report(tmp_path / "none")
+    with pytest.raises(ab.DataError, match=r"x{300}"):
+        report(tmp_path / ("x" * 300))
     with pytest.raises(ab.DataError, match=r"summary\.json.*manifest\.json.*result\.json"):
         report(tmp_path)
     (tmp_path / "result.json").write_text("{}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 
@@ -16,9 +18,12 @@ import optax
 import pytest
 
 import anabranch as ab
+from anabranch import prepared
 from anabranch.party import Party
+from anabranch.prepared import state_bytes
 from anabranch.round import Federation, trained_model
 from anabranch.streams.base import Block, Stream
+from anabranch.tally import Tally
 from problems import as_linears, as_mlp, as_plain, bits, filled, run, small_problem
 
 UPDATES = {
@@ -395,6 +400,43 @@ def test_ctrl_c_keeps_the_rounds_that_were_done(when, rounds):
     assert int(process.stdout) in rounds
 
 
+@pytest.mark.parametrize(("at", "rounds"), [(21, 28), (56, 56)])
+def test_a_progress_that_fails_keeps_the_rounds_that_were_done(at, rounds):
+    def fail(progress):
+        if progress.rounds == at:
+            raise ValueError("nobody looks any more")
+
+    model, stream, _ = small_problem(rounds=56)
+    with pytest.raises(ValueError, match="nobody looks any more") as error:
+        ab.simulate(model, stream, learning_rate=0.1, chunk=7, progress=fail)
+    result = error.value.result
+    assert (result.rounds, result.stopped) == (rounds, "nobody looks any more")
+    assert bits(result.model) == bits(ab.simulate(model, stream, learning_rate=0.1, chunk=7, rounds=rounds).model)
+
+
+@pytest.mark.parametrize(("at", "rounds"), [(2, 21), (8, 56)])
+def test_ctrl_c_for_the_third_time_while_a_chunk_is_waited_for_leaves_none_out(at, rounds, monkeypatch):
+    add, calls = Tally.add, []
+
+    def pressed(tally, played):
+        calls.append(played)
+        if len(calls) == at:
+            for _ in range(3):
+                signal.raise_signal(signal.SIGINT)
+        return add(tally, played)
+
+    model, stream, _ = small_problem(rounds=56)
+    monkeypatch.setattr(Tally, "add", pressed)
+    with pytest.raises(ab.Interrupted) as error:
+        ab.simulate(model, stream, learning_rate=0.1, chunk=7, keep_errors=True)
+    monkeypatch.undo()
+    result = error.value.result
+    assert result.rounds == rounds
+    same = ab.simulate(model, stream, learning_rate=0.1, chunk=7, rounds=rounds, keep_errors=True)
+    np.testing.assert_array_equal(result.errors, same.errors)
+    assert bits(result.model) == bits(same.model)
+
+
 # What was asked of the parts
 
 
@@ -406,6 +448,17 @@ def test_a_record_shorter_than_the_stream_ends_the_run_and_the_result_says_so():
     assert bits(result.model) == bits(run((model, stream, active), rounds=25).model)
     assert run((model, stream, active[:60])).stopped is None
     assert run((model, stream, active[:28]), chunk=7).rounds == 28
+
+
+@pytest.mark.parametrize("chunk", [8, 10, 100])
+@pytest.mark.parametrize("stream", [Failing(100, spoil_feature), Raising(56, lambda x, y: None)], ids=["row", "stream"])
+def test_what_is_wrong_just_behind_a_record_does_not_matter(stream, chunk):
+    active = np.ones((57, 3), bool)
+    result = ab.simulate(three_clients(), stream, activation=ab.Recorded(active[:56]), chunk=chunk)
+    assert result.rounds == 56
+    assert result.stopped == "the recorded activations ended after 56 rounds, and the stream goes on"
+    with pytest.raises(ab.DataError, match=r"row 57|the cable is out"):
+        ab.simulate(three_clients(), stream, activation=ab.Recorded(active), chunk=chunk)
 
 
 class Wrong(ab.Activation):
@@ -444,6 +497,39 @@ def test_rows_of_a_window_that_do_not_exist_yet_do_no_harm():
     assert ab.simulate(model, stream, update=ab.SLR(5)).rounds == 20
 
 
+@pytest.mark.parametrize("update", [ab.DLR(10_000_000), ab.SLR(10_000_000)], ids=["DLR", "SLR"])
+def test_a_window_for_which_memory_does_not_suffice_is_refused_at_once(update, monkeypatch):
+    monkeypatch.setattr(prepared, "memory_bytes", lambda: 500_000_000)
+    stream = Failing(10**6, lambda x, y: None)
+    monkeypatch.setattr(stream, "blocks", lambda: pytest.fail("it must not be read"))
+    found = r"takes (0\.3|[1-9]\.\d) GB, and this machine has 0\.5 GB"  # SLR has six features and a label to remember
+    with pytest.raises(ab.ConfigError, match=rf"update [DS]LR: window is 10,000,000: .* {found}"):
+        ab.simulate(three_clients(), stream, update=update)
+
+
+def test_a_decay_that_the_models_precision_takes_for_1_is_refused():
+    decay = 1 - 2.0**-26
+    with pytest.raises(ab.ConfigError, match=r"decay is 0\.99999998.*, which is 1 in float32, the model's precision"):
+        run(small_problem(), update=ab.DLR(10, decay))
+    for accepted, dtype in ((1 - 2.0**-24, np.float32), (decay, np.float64)):
+        prepared.check_decay(ab.DLR(10, accepted), np.dtype(dtype))
+
+
+def test_a_window_may_take_half_of_the_memory(monkeypatch):
+    model, stream, _ = small_problem()
+    sizes = []
+    monkeypatch.setattr(prepared, "state_bytes", lambda *args: sizes.append(state_bytes(*args)) or sizes[-1])
+    monkeypatch.setattr(prepared, "memory_bytes", lambda: 0)
+    with pytest.raises(ab.ConfigError, match="a shorter window is needed"):
+        ab.simulate(model, stream, update=ab.DLR(10, 0.9))
+    monkeypatch.setattr(prepared, "memory_bytes", lambda: 2 * sizes[-1])
+    assert ab.simulate(model, stream, update=ab.DLR(10, 0.9)).rounds == 60
+    assert len(sizes) == 2
+    monkeypatch.setattr(prepared, "memory_bytes", lambda: 2**30)
+    ab.simulate(model, stream, update=ab.DLR(10, 0.9))
+    assert len(sizes) == 2, "the exact size takes long to find"
+
+
 def test_what_float16_cannot_hold_is_said_to_be_so():
     model, stream, _ = small_problem()
     block = next(stream.blocks())
@@ -463,7 +549,7 @@ def test_a_stream_of_more_classes_than_the_model_is_refused_at_once():
         ab.simulate(model, more)
 
 
-def test_whole_numbers_may_come_from_numpy():
+def test_numbers_may_come_from_numpy():
     model, stream, _ = small_problem()
     one = np.int64(1)
     numpys = {"update": ab.DLR(one * 10, np.float64(0.9)), "rounds": one * 50, "seed": one, "chunk": one * 32}
@@ -471,6 +557,15 @@ def test_whole_numbers_may_come_from_numpy():
     pythons = {"update": ab.DLR(10, 0.9), "rounds": 50, "seed": 1, "chunk": 32}
     same = ab.simulate(model, stream, activation=ab.Fixed(1), **pythons)
     assert bits(result.model) == bits(same.model)
+    half, two = np.float32(0.5), np.float16(2)
+    assert repr((ab.Random(half), ab.Random(one), ab.Random([half, one]))) == repr(
+        (ab.Random(0.5), ab.Random(1), ab.Random([0.5, 1.0]))
+    )
+    assert json.dumps(ab.Detect(boost=two).boost) == "2.0"
+    for power in (one * 0, two * 0):
+        assert prepared._read_power(power, None) == 0
+    with pytest.raises(ab.ConfigError, match=r"p is 1\.5, but a probability"):
+        ab.Random(np.float32(1.5))
 
 
 def test_errors_come_back_from_another_process_with_their_results():

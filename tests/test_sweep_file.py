@@ -155,6 +155,7 @@ def test_everything_that_is_wrong_is_said_at_once(text: str, messages: list[str]
     [
         ("3", "a.toml: base is 3, but it must be a preset's name or a file's path"),
         ('"imnits"', "a.toml: base: '.*imnits' is neither a preset nor a file"),
+        ('"~nobody-of-that-name/a.toml"', "a.toml: base: '~nobody-of-that-name/a.toml' is neither a preset nor a file"),
         ('"a.toml"', r"a.toml: base: .*a.toml: its \[grid\] makes it a sweep"),
     ],
 )
@@ -164,15 +165,24 @@ def test_a_wrong_base_is_named(base: str, message: str, tmp_path: Path) -> None:
 
 
 def test_changes_from_outside_are_for_what_the_grid_leaves_alone(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.toml", 'base = "imnist"\n[grid]\nseed = [1]\nupdate = [{name = "OGD"}]')
+    grid = 'seed = [1]\nupdate = [{name = "OGD"}]\nactivation.threshold = [0.1]'
+    path = written(tmp_path / "a.toml", f'base = "imnist"\n[grid]\n{grid}')
     assert configs(path, Override(("rounds",), 7, "--set"))[0].rounds == 7
-    for key in (("seed",), ("update", "window")):
-        with pytest.raises(ConfigError, match=rf"--set: the grid of .*a.toml varies {'.'.join(key)}: change it there"):
-            file.read(path, [Override(key, 2, "--set")])
+    assert configs(path, Override(("activation", "name"), "Event", "--set"))[0].activation.threshold == 0.1  # type: ignore
+    for key, varied in (
+        ("seed", "seed"),
+        ("update.window", "update"),
+        ("activation", "activation.threshold"),
+        ("activation.threshold.x", "activation.threshold"),
+    ):
+        with pytest.raises(ConfigError, match=rf"--set: the grid of .*a.toml varies {varied}: change it there$"):
+            file.read(path, [Override(tuple(key.split(".")), 2, "--set")])
     with pytest.raises(ConfigError, match=r"^--set: rounds is 0, but it must be"):
         file.read(path, [Override(("rounds",), 0, "--set")])
     with pytest.raises(ConfigError, match=r"'gone.toml' is not a file"):
         file.read("gone.toml")
+    with pytest.raises(ConfigError, match=r"x{300}"):
+        file.read("x" * 300)
 
 
 def test_a_folder_keeps_records_and_takes_a_damaged_one_for_none(tmp_path: Path) -> None:

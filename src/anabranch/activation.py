@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, PRNGKeyArray
 from numpy.typing import ArrayLike, NDArray
 
-from anabranch.checks import whole
+from anabranch.checks import plain, whole
 from anabranch.errors import ConfigError
 from anabranch.keys import party_key
 
@@ -89,6 +89,7 @@ class Random(Activation):
     p: float | tuple[float, ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "p", plain(self.p))
         if not isinstance(self.p, int | float):
             try:
                 object.__setattr__(self, "p", tuple(float(p) for p in self.p))

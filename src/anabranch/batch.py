@@ -17,7 +17,7 @@ from anabranch.chunks import Chunk
 from anabranch.compiling import compiled
 from anabranch.loop import Played
 from anabranch.party import Measures
-from anabranch.prepared import Prepared
+from anabranch.prepared import Prepared, state_bytes
 from anabranch.round import Federation, init_federation, measured, play_round
 from anabranch.types import Round
 
@@ -119,9 +119,7 @@ def shape(run: Prepared) -> Hashable:
 
 def most_together(run: Prepared) -> int:
     """How many runs of this one's shape a batch may have."""
-    rates = run.rates.of(0, 1, run.nothing.x.dtype)[0]
-    state = eqx.filter_eval_shape(init_federation, run.layout, run.rule, rates, run.model)
-    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(eqx.filter(state, _has_shape)))
+    held = state_bytes(run.layout, run.rule, run.rates, run.model)
     # Beside the chunk that is played, the next one is there.
     return max(1, min(MOST, BATCH_BYTES // (COPIES * held + 2 * run.nothing.x.nbytes)))
 
@@ -161,7 +159,3 @@ def _play(inputs: tuple[Any, ...], federations: Federation) -> tuple[Federation,
 def _stacked(trees: Sequence[Tree]) -> Tree:
     """Equal trees as one, each array with a leading axis."""
     return jax.tree.map(lambda *leaves: np.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *trees)
-
-
-def _has_shape(leaf: Any) -> bool:
-    return isinstance(leaf, jax.ShapeDtypeStruct)

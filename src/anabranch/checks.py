@@ -1,4 +1,4 @@
-"""A check that many settings share."""
+"""What the checks of many settings share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from typing import Any
 import numpy as np
 
 from anabranch.errors import ConfigError
+
+
+def plain(value: Any) -> Any:
+    """A number of NumPy as Python's own, and anything else as it is: settings often come out of NumPy.
+
+    >>> plain(np.float32(0.5)), plain(np.int64(1)), plain("0.5")
+    (0.5, 1, '0.5')
+    """
+    return value.item() if isinstance(value, np.number) else value
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None, what: str = "") -> int:

@@ -51,10 +51,13 @@ def empty_chunk(length: int, features: int, dtype: np.dtype[Any]) -> Chunk:
     return Chunk(np.zeros((length, features), dtype), np.zeros(length, np.int32), 0)
 
 
-def read_chunks(stream: Stream, classes: int, dtype: np.dtype[Any], length: int, rounds: int | None) -> Iterator[Chunk]:
+def read_chunks(
+    stream: Stream, classes: int, dtype: np.dtype[Any], length: int, rounds: int | None, unused: int = 0
+) -> Iterator[Chunk]:
     """The stream's first ``rounds`` samples in chunks of ``length``, the last one shorter.
 
     Each sample is checked as it is read. What comes before a wrong one is given first, unless nothing has been yet.
+    The last ``unused`` samples may be wrong: it only matters that they are there.
 
     Raises:
         DataError: where a sample is wrong, with its row from 1; or where the stream is empty or fails.
@@ -85,6 +88,8 @@ def read_chunks(stream: Stream, classes: int, dtype: np.dtype[Any], length: int,
                 chunk, given = empty_chunk(length, features, dtype), True
     if rounds is not None and read >= rounds:
         problem = None  # what is wrong lies after the last round
+    if problem is not None and rounds is not None and read >= rounds - unused:
+        chunk, read, problem = chunk._replace(rows=chunk.rows + 1), read + 1, None
     if chunk.rows and (given or problem is None):
         yield chunk
     if problem is not None:

@@ -6,6 +6,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 
 from anabranch.config import KINDS, Config, Section, kinds_by_name, value_text
 from anabranch.errors import ConfigError
+from anabranch.files import reading
 
 PRESETS = ("imnist", "susy", "higgs")
 RESULT = "result.json"
@@ -93,33 +95,33 @@ def find_source(source: str | Path) -> Source:
     if source in PRESETS:
         return Source(str(source), f"preset {source}", tomllib.loads(preset_text(str(source))), Path(), None)
     path = Path(source)
-    if path.is_dir() and (path / RESULT).is_file():
-        path = path / RESULT
-    if not path.is_file():
-        problem = "is a folder without a result.json" if path.is_dir() else "is neither a preset nor a file"
-        raise ConfigError(f"'{source}' {problem}.{_hint(str(source), PRESETS)} Presets: {', '.join(PRESETS)}")
-    try:
+    with reading(path, ConfigError):
+        if path.is_dir() and (path / RESULT).is_file():
+            path = path / RESULT
+        if not path.is_file():
+            problem = "is a folder without a result.json" if path.is_dir() else "is neither a preset nor a file"
+            raise ConfigError(f"'{source}' {problem}.{_hint(str(source), PRESETS)} Presets: {', '.join(PRESETS)}")
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
     if path.suffix == ".json":
         return _stored(path, text)
     try:
         return Source(path.stem, str(path), tomllib.loads(text), path.parent, None)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of too many digits is no TOMLDecodeError
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
 
 
 def _stored(path: Path, text: str) -> Source:
     try:
         result = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(result, dict) or not isinstance(result.get("config"), dict):
         raise ConfigError(f"{path}: not a result of 'anabranch run': it has no 'config'")
     if not isinstance(result.get("data", {}), dict):
         raise ConfigError(f"{path}: its 'data' is not what 'anabranch run' writes: it was edited or is damaged")
-    return Source(str(result.get("name", path.stem)), str(path), result["config"], path.parent, result)
+    # It may be of somebody else, and names a folder that is written into.
+    name = "".join(filter(str.isprintable, Path(str(result.get("name", ""))).name)) or path.stem
+    return Source(name, str(path), result["config"], path.parent, result)
 
 
 def preset_text(name: str) -> str:
@@ -143,7 +145,7 @@ def parse_override(text: str, said: str = "") -> Override:
 def _parse_value(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return parsed["value"] if len(parsed) == 1 else text
 
@@ -159,8 +161,15 @@ def _absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def absolute_path(value: Any, folder: Path) -> Any:
-    """A path of the configuration, relative to this folder where it is relative."""
-    return str((folder / Path(value).expanduser()).resolve()) if isinstance(value, str) and value else value
+    """A path of the configuration, relative to this folder where it is relative.
+
+    One that cannot be, such as that of a user who is not there, stays as it is: whoever reads it says that it is not
+    there.
+    """
+    if isinstance(value, str) and value:
+        with suppress(OSError, RuntimeError, ValueError):
+            return str((folder / Path(value).expanduser()).resolve())
+    return value
 
 
 def _apply(values: dict[str, Any], override: Override) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.checks import whole
+from anabranch.checks import plain, whole
 from anabranch.errors import ConfigError, nearest
 
 Watched: TypeAlias = Literal["error", "embedding"]
@@ -95,6 +95,7 @@ class Detect:
                 raise ConfigError(f"detect: {name} is {value!r}; known are {_or(known)}.{nearest(str(value), known)}")
         for name, most in (("boost_rounds", 2**31 - 1), ("every", MOST)):
             object.__setattr__(self, name, whole(f"detect: {name}", getattr(self, name), 1, most))
+        object.__setattr__(self, "boost", plain(self.boost))
         number = isinstance(self.boost, int | float) and not isinstance(self.boost, bool)
         if not number or not 0 < self.boost <= MOST:
             raise ConfigError(f"detect: boost is {self.boost!r:.60}, but a number above 0 is needed, {MOST:,} at most")

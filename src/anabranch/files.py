@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from anabranch.errors import ConfigError, OutputError
+from anabranch.errors import AnabranchError, ConfigError, OutputError
 
 
 @contextmanager
@@ -22,6 +22,17 @@ def writing(what: str, folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(f"cannot write the {what} into {folder}: {error.strerror or error}") from error
+
+
+@contextmanager
+def reading(path: str | Path, kind: type[AnabranchError]) -> Iterator[None]:
+    """Within it, a path that the system does not let look at or read is an error of this kind that names it."""
+    try:
+        yield
+    except AnabranchError:
+        raise
+    except (OSError, ValueError) as error:
+        raise kind(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
 def replace_file(path: Path, content: bytes, *, private: bool = False) -> None:

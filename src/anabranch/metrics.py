@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ MOST_POINTS = 100_000
 """Where a curve gets so many points, every second one goes, and they lie twice as far apart from then on."""
 
 
+Point = TypeVar("Point")
+
+
 class Curve(NamedTuple):
     """The error as the run went on; row ``i`` is what was known after ``rounds[i]`` rounds."""
 
@@ -23,6 +26,11 @@ class Curve(NamedTuple):
     """(k,): mean 0/1 error of the last 20,000 rounds, or of all where there are fewer."""
     accumulated_error: NDArray[np.float64]
     """(k,): mean 0/1 error of all rounds so far."""
+
+
+def thinned(points: list[Point], apart: int) -> tuple[list[Point], int]:
+    """The points that stay of those that lie so many rounds apart, and how far these lie apart; see `MOST_POINTS`."""
+    return (points[1::2], 2 * apart) if len(points) == MOST_POINTS else (points, apart)
 
 
 class Prequential:
@@ -56,8 +64,7 @@ class Prequential:
             start = max(0, end - RUN_TIME_WINDOW)
             total = self.errors + sums[end] - sums[len(self._recent)]
             self._points.append((t, (sums[end] - sums[start]) / (end - start), total / t))
-            if len(self._points) == MOST_POINTS:
-                self._points, self._apart = self._points[1::2], 2 * self._apart
+            self._points, self._apart = thinned(self._points, self._apart)
         self.rounds += len(errors)
         self.errors += int(errors.sum())
         self._recent = seen[-RUN_TIME_WINDOW:]

@@ -18,6 +18,7 @@ from anabranch.checks import whole
 from anabranch.compiling import compiled
 from anabranch.compute import State, from_arrays, program, reading, to_arrays
 from anabranch.errors import ConfigError, DataError, Diverged
+from anabranch.interrupt import Interruptible
 from anabranch.models import Group, SplitModel, mlp
 from anabranch.party import TROUBLES, Rule
 from anabranch.prepared import LearningRate, prepare, trouble_text
@@ -147,6 +148,7 @@ class OnlineVFL(_Classifier):
             DataError: where the sample or its class is wrong; nothing changes.
             Diverged: where something was not finite any more, now or before. Predictions are still those of the
                 rounds before.
+            KeyboardInterrupt: on Ctrl-C, which waits for the end of a round that has begun; `rounds` counts it then.
         """
         if self._trouble is not None:
             raise self._diverged(self._trouble)
@@ -159,12 +161,17 @@ class OnlineVFL(_Classifier):
             raise DataError(f"the recorded activations ended after {t:,} rounds")
         active = run.decide(t, sample)
         numbers = (features, active[0], run.rates.of(t, 1, self._dtype), np.array([slot, t, 1], np.int32))
-        trouble = int(self._state.move(_learn, numbers))
-        if trouble:
-            self._trouble = trouble_text(TROUBLES[trouble], t + 1, run.rule.wire)
+        with Interruptible() as ctrl_c:  # the program takes the old state's memory, so the new one must not be lost
+            trouble = int(self._state.move(_learn, numbers))
+            if trouble:
+                self._trouble = trouble_text(TROUBLES[trouble], t + 1, run.rule.wire)
+            else:
+                self._slots.setdefault(y, slot)
+                self.rounds += 1
+        if ctrl_c.pressed:
+            raise ctrl_c.problem
+        if self._trouble is not None:
             raise self._diverged(self._trouble)
-        self._slots.setdefault(y, slot)
-        self.rounds += 1
 
     def predict_proba_one(self, x: Mapping[Hashable, Any]) -> dict[Hashable, float]:
         """The probability of each known class; empty where none is known yet.

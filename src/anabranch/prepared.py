@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +16,7 @@ import optax
 from numpy.typing import NDArray
 
 from anabranch.activation import Activation, Mask
-from anabranch.checks import whole
+from anabranch.checks import plain, whole
 from anabranch.chunks import Chunk, empty_chunk, read_chunks
 from anabranch.delays import LONGEST, Delay, read_delay
 from anabranch.drifts import Detect, Watch
@@ -27,10 +28,10 @@ from anabranch.metrics import RUN_TIME_WINDOW
 from anabranch.models import Group, SplitModel
 from anabranch.party import Rule
 from anabranch.result import Result
-from anabranch.round import model_dtype
+from anabranch.round import init_federation, model_dtype
 from anabranch.streams.base import Stream
 from anabranch.tally import Tally
-from anabranch.updates import DLR, Update
+from anabranch.updates import DLR, SLR, Update
 
 WIRE_DTYPES = ("float32", "float16", "bfloat16", "float64")
 CHUNK = 1000
@@ -162,6 +163,7 @@ def prepare(
             "measure_regret: the dynamic local regret needs every client's window, and DLR(client_window=False) gives "
             "the clients none; measure with client_window=True, or without measure_regret"
         )
+    check_decay(update, dtype)
     rule = Rule(jax.tree.map(np.asarray, update), optimiser, read_wire_dtype(wire_dtype, dtype), bool(measure_regret))
     if detect is not None:
         check_reaction(detect, rule)
@@ -169,8 +171,10 @@ def prepare(
     # A record of activations may be shorter than the stream: one sample more is read to see whether it is.
     limit = activation.rounds if rounds is None else None
     nothing = empty_chunk(chunk, sum(stream.widths), dtype)
+    _check_window(layout, rule, rates, model, nothing)
     lateness = _read_lateness(label_delay, label_learning, update, rule, layout, nothing, rounds)
-    record = Samples(read_chunks(stream, classes, dtype, chunk, rounds if limit is None else limit + 1), limit)
+    most, unused = (rounds, 0) if limit is None else (limit + 1, 1)
+    record = Samples(read_chunks(stream, classes, dtype, chunk, most, unused), limit)
     decide = partial(_decide, activation, seed, stream.widths)
     reacts = detect is not None and detect.reacts
     late = {} if lateness is None else {"label_delay": _delay_text(label_delay), "label_learning": label_learning}
@@ -206,6 +210,19 @@ def prepare(
     )
 
 
+def check_decay(update: Update, dtype: np.dtype[Any]) -> None:
+    """Refuses a decay that is 1 in a model's precision, in which no rounding error of a window's sum would fade.
+
+    Raises:
+        ConfigError: where it is.
+    """
+    if isinstance(update, DLR) and np.asarray(update.decay, dtype) == 1:
+        raise ConfigError(
+            f"update DLR: decay is {update.decay!r}, which is 1 in {dtype}, the model's precision: a smaller one is "
+            "needed, or a model that computes in float64"
+        )
+
+
 def check_reaction(detect: Detect, rule: Rule) -> None:
     """Refuses what cannot follow a detection.
 
@@ -235,6 +252,33 @@ def _decided(begun: int, rounds: Chunk) -> Mask:
     """Whom the events of the chunk's rounds have activated, which was decided when they happened."""
     assert rounds.late is not None
     return rounds.late.active
+
+
+def state_bytes(layout: tuple[Group, ...], rule: Rule, rates: LearningRates, model: SplitModel) -> int:
+    """How much memory all parties' states take."""
+    first = rates.of(0, 1, np.dtype(model_dtype(model)))[0]
+    state = eqx.filter_eval_shape(init_federation, layout, rule, first, model)
+    shapes = [leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.ShapeDtypeStruct)]
+    return sum(shape.size * shape.dtype.itemsize for shape in shapes)
+
+
+def _check_window(
+    layout: tuple[Group, ...], rule: Rule, rates: LearningRates, model: SplitModel, nothing: Chunk
+) -> None:
+    """Refuses a window for which memory does not suffice."""
+    window = rule.update.window if isinstance(rule.update, DLR | SLR) else 1
+    memory = memory_bytes()
+    arrays = sum(leaf.nbytes for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_array)))
+    # No slot takes more than that, and the exact shapes take 0.2 seconds to find.
+    if 4 * window * (arrays + nothing.x[:1].nbytes) <= memory / 2:
+        return
+    need = state_bytes(layout, rule, rates, model)
+    if need > memory / 2:
+        raise ConfigError(
+            f"update {type(rule.update).__name__}: window is {window:,}: what the parties remember takes "
+            f"{need / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f} GB, half of which may be taken: a shorter "
+            "window is needed"
+        )
 
 
 def _read_lateness(
@@ -378,7 +422,8 @@ def _read_learning_rate(
 
 
 def _read_power(power: float, optimiser: optax.GradientTransformation | None) -> float:
-    number = power if isinstance(power, int | float | np.floating) and not isinstance(power, bool) else np.nan
+    power = plain(power)
+    number = power if isinstance(power, int | float) and not isinstance(power, bool) else np.nan
     if not (np.isfinite(number) and number >= 0):
         raise ConfigError(f"learning_rate_power is {power!r}, but it is a number of 0 or more")
     if number and optimiser is not None:

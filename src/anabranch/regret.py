@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.metrics import thinned
 from anabranch.party import Measures
 
 
@@ -41,7 +42,7 @@ class RegretTally:
     """Takes what is measured in order and adds it up in float64; its memory does not grow with the rounds.
 
     Args:
-        report_every: a point after every so many rounds, and one at the end.
+        report_every: a point after every so many rounds, and one at the end; see `anabranch.metrics.MOST_POINTS`.
 
     >>> tally = RegretTally(report_every=2)
     >>> f, g, s, a = np.array([[2.0, 1.0, 0.0], [9.0, 4.0, 1.0], [9.0, 4.0, 1.0], [4.0, 4.0, 0.0]])
@@ -52,7 +53,7 @@ class RegretTally:
     """
 
     def __init__(self, report_every: int) -> None:
-        self._every = report_every
+        self._apart = report_every
         self._rounds = 0
         self._sums = np.zeros(len(Measures._fields))
         self._largest = np.full(len(Measures._fields), np.nan)
@@ -63,9 +64,10 @@ class RegretTally:
         rows = np.stack(measures, axis=1).astype(np.float64)
         # One after another from the sum so far, so that the chunks change no bit.
         sums = np.cumsum(np.concatenate([self._sums[None], rows]), axis=0)
-        first = (self._rounds // self._every + 1) * self._every
-        for t in range(first, self._rounds + len(rows) + 1, self._every):
+        t = self._rounds
+        while (t := (t // self._apart + 1) * self._apart) <= self._rounds + len(rows):
             self._points.append((t, sums[t - self._rounds].copy()))  # a view would keep all sums of the chunk
+            self._points, self._apart = thinned(self._points, self._apart)
         self._rounds += len(rows)
         self._sums = sums[-1]
         self._largest = np.fmax.reduce(np.vstack([self._largest, rows]))

@@ -37,6 +37,7 @@ from anabranch.config import (
 from anabranch.delays import Delay, GeometricDelay, UniformDelay
 from anabranch.drifts import Detect
 from anabranch.errors import ConfigError, DataError, ModelError
+from anabranch.files import reading
 from anabranch.models import SplitModel
 from anabranch.result import Result
 from anabranch.simulator import Progress, simulate
@@ -266,10 +267,8 @@ def _build_activation(config: Config, clients: int) -> tuple[Activation, dict[st
 
 def _read_recorded(path: Path, clients: int, rounds: int | None) -> tuple[Recorded, dict[str, Any]]:
     """The recorded activation, fit for so many clients and rounds; each message names the file."""
-    try:
+    with reading(path, DataError):
         raw = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy's, of a text file without a row

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -79,7 +82,8 @@ def simulate(
             visits Python after every ``detect.every`` samples instead of ``chunk``.
         report_every: a point of the curve after so many rounds; by default a twentieth of ``rounds``, at most 20,000.
         chunk: rounds between two visits to Python. It changes the speed and never what is learnt.
-        progress: called after each chunk with how far the run is.
+        progress: called after each chunk with how far the run is. Where it raises, that ends the run, and the
+            exception's ``result`` holds the rounds that were done.
 
     Returns:
         The trained model, error rates, activation rates, traffic and cost.
@@ -144,15 +148,26 @@ def simulate(
             _measure=partial(measure_client_times, trained, run.layout, run.rule._replace(measure=False)),
         )
         if ctrl_c.pressed:
-            ending = ending._replace(interrupted=ctrl_c.problem)
+            ending.interrupted = ctrl_c.problem
     return _finish(run, result, ending)
 
 
-class _Ending(NamedTuple):
+@dataclass
+class _Ending:
     """Why the training loop ended, where nothing diverged."""
 
-    interrupted: type[KeyboardInterrupt] | None
-    error: Exception | None
+    interrupted: type[KeyboardInterrupt] | None = None
+    error: Exception | None = None
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """A person's own activation, stream or progress may fail within it: the rounds before are kept."""
+        try:
+            yield
+        except KeyboardInterrupt as problem:
+            self.interrupted = type(problem)
+        except Exception as problem:
+            self.error = self.error or problem
 
 
 def _train(
@@ -160,39 +175,38 @@ def _train(
 ) -> _Ending:
     """Plays every chunk. While the compiled loop works on one, the next is made and the one before is counted."""
     samples: Chunk | None = first
-    pending: Played | None = None
-    reacts = run.watch is not None and run.watch.detect.reacts
+    uncounted: deque[Played] = deque()
+    ahead = 0 if run.watch is not None and run.watch.detect.reacts else 1
     begun = 0
-    interrupted: type[KeyboardInterrupt] | None = None
-    error: Exception | None = None
-    while samples is not None and not ctrl_c.pressed:
-        try:  # a person's own activation, stream or progress may fail: the rounds before are kept
+    ending = _Ending()
+    with ending.caught():
+        while samples is not None and not ctrl_c.pressed:
             active = run.decide(begun, samples)
             if run.watch is not None and run.watch.begin(begun):
                 loop.reset()
-            playing = loop.play(samples, active, begun, 1.0 if run.watch is None else run.watch.factor)
+            uncounted.append(loop.play(samples, active, begun, 1.0 if run.watch is None else run.watch.factor))
             begun += samples.rows
-            counted, pending = (playing, None) if reacts else (pending, playing)
-            if counted is not None:
-                _count(run, counted, progress)
+            if len(uncounted) > ahead:
+                _count(run, uncounted, progress)
             if run.tally.trouble:
                 break
             with ctrl_c.at_once():
                 samples = next(run.samples, None)
-        except KeyboardInterrupt as problem:
-            interrupted = type(problem)
-            break
-        except Exception as problem:
-            error = problem
-            break
-    if pending is not None and not run.tally.trouble:
-        _count(run, pending, progress if error is None else None)
-    return _Ending(interrupted, error)
+    told = progress if ending.error is None else None
+    while uncounted and not run.tally.trouble:
+        with ending.caught():
+            _count(run, uncounted, told)
+    return ending
 
 
-def _count(run: Prepared, played: Played, progress: Callable[[Progress], None] | None) -> None:
-    """Counts a chunk that was played, and notices what there is in it."""
-    errors = run.tally.add(played)
+def _count(run: Prepared, uncounted: deque[Played], progress: Callable[[Progress], None] | None) -> None:
+    """Counts the first of the chunks that were played, and notices what there is in it."""
+    played = uncounted.popleft()
+    try:
+        errors = run.tally.add(played)
+    except KeyboardInterrupt:  # the third, while the compiled loop was waited for
+        uncounted.appendleft(played)
+        raise
     if run.watch is not None:
         run.watch.add(errors, None if played.sizes is None else np.asarray(played.sizes)[: len(errors)])
     if progress is not None:

@@ -21,6 +21,9 @@ WRONG, STOPPED, INTERRUPTED, TERMINATED = 2, 3, 130, 143
 """Exit codes: something was wrong before training; training stopped at an error; Ctrl-C; SIGTERM, where that is taken
 like Ctrl-C."""
 
+UNUSABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
+"""What the system says of a path that it does not even look at."""
+
 SourceArgument = Annotated[
     str,
     typer.Argument(
@@ -60,10 +63,13 @@ def errors(notes: Console) -> Iterator[None]:
         _say(notes, "interrupted before a result was written" if interrupted else str(problem))
         raise typer.Exit(interrupted_code(problem) if interrupted else WRONG) from None
     except OSError as problem:
-        if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        _say(notes, f"a disk is full, that of {problem.filename or 'the output'}: {problem.strerror}")
-        raise typer.Exit(STOPPED) from None
+        if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+            _say(notes, f"a disk is full, that of {problem.filename or 'the output'}: {problem.strerror}")
+            raise typer.Exit(STOPPED) from None
+        if problem.filename is not None and problem.errno in UNUSABLE:
+            _say(notes, f"{problem.filename}: {problem.strerror}")
+            raise typer.Exit(WRONG) from None
+        raise
 
 
 def interrupted_code(problem: BaseException) -> int:

@@ -79,6 +79,7 @@ def reproduce(
     """
     notes = Console(stderr=True)
     with errors(notes), terminable():
+        from anabranch.configfile import absolute_path
         from anabranch.experiments.registry import find
         from anabranch.experiments.study import QUICK_ROUNDS, ROUNDS, Study
         from anabranch.sweep.backend import Backend
@@ -88,7 +89,7 @@ def reproduce(
         study = Study(
             rounds=QUICK_ROUNDS if quick else ROUNDS if rounds is None else rounds,
             seeds=1 if quick else seeds,
-            data_dir=None if data_dir is None else data_dir.expanduser().resolve(),
+            data_dir=None if data_dir is None else Path(absolute_path(str(data_dir), Path())),
             files={name: file.resolve() for name, file in (("susy", susy), ("higgs", higgs)) if file is not None},
         )
         where = Backend(backend, address, jobs)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from anabranch.config import Config
 from anabranch.experiments.experiment import Run
@@ -26,9 +28,11 @@ class ClientCosts:
         self._folder = folder
         try:
             held = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             held = None
-        self._times = held if isinstance(held, dict) else {}
+        # What is not as it was written, as in a file that was edited, is measured again.
+        whole = held if isinstance(held, dict) else {}
+        self._times: dict[str, dict[str, list[float]]] = {kind: each for kind, each in whole.items() if _sound(each)}
 
     def measure(self, configs: Sequence[Config]) -> None:
         """Times those that were not timed before."""
@@ -41,11 +45,20 @@ class ClientCosts:
 
     def seconds(self, run: Run, record: Record) -> float:
         """Of all clients together, over the whole trial; NaN where they were not timed."""
-        times: Mapping[str, list[float]] | None = self._times.get(_kind(run.config))
-        if times is None:
+        times = self._times.get(_kind(run.config))
+        if times is None or len(times["encode"]) != len(record["activation_rate"]):
             return float("nan")
         each = zip(times["encode"], times["step"], record["activation_rate"], strict=True)
         return record["rounds"] * sum(encode + step * rate for encode, step, rate in each)
+
+
+def _sound(times: Any) -> bool:
+    """Whether they are such as `_time` gives."""
+    if not isinstance(times, dict) or set(times) != {"encode", "step"}:
+        return False
+    encode, step = times.values()
+    lists = isinstance(encode, list) and isinstance(step, list) and len(encode) == len(step)
+    return lists and all(isinstance(each, float) and math.isfinite(each) for each in [*encode, *step])
 
 
 def _kind(config: Config) -> str:

@@ -206,7 +206,7 @@ def public_nkey(seed: Path) -> str:
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         table = tomllib.loads(_read(path).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
     text: tuple[type, ...] = (str,)
     known: dict[str, tuple[type, ...]] = {

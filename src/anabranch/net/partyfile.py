@@ -323,7 +323,7 @@ def load(path: Path) -> AnyFile:
         values = tomllib.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: is not TOML ({error})") from error
     return check(values, path)
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from anabranch.checks import whole
+from anabranch.checks import plain, whole
 from anabranch.compiling import copied
 from anabranch.compute import Rate
 from anabranch.errors import AnabranchError, ConfigError, ModelError
@@ -27,7 +27,7 @@ from anabranch.net.credentials import Credentials
 from anabranch.net.metrics import serving
 from anabranch.net.server import ServerParty
 from anabranch.party import Rule
-from anabranch.prepared import read_wire_dtype
+from anabranch.prepared import check_decay, read_wire_dtype
 from anabranch.updates import DLR, Update
 
 HELD = 256
@@ -185,9 +185,11 @@ def rule_of(
     optimiser = None
     if isinstance(learning_rate, optax.GradientTransformation):
         optimiser, learning_rate = learning_rate, 0.0
+    learning_rate, power = plain(learning_rate), plain(power)
     for name, value in (("learning_rate", learning_rate), ("learning_rate_power", power)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
             raise ConfigError(f"{name} is {value!r}, but it is a number of 0 or more")
+    check_decay(update, dtype)
     rule = Rule(jax.tree.map(np.asarray, update), optimiser, read_wire_dtype(wire_dtype, dtype))
     return rule, Rate(float(learning_rate), float(power))
 
@@ -198,6 +200,7 @@ def seconds(name: str, value: float, *, zero: bool = True) -> float:
     Raises:
         ConfigError: where it is not.
     """
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 86400:
         raise ConfigError(f"{name} is {value!r}, but it is a number of seconds, at most a day")
     if not (value or zero):

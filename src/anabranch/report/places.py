@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from anabranch.errors import DataError
 from anabranch.experiments.summary import SUMMARY
+from anabranch.files import reading
 from anabranch.output import RESULT
 from anabranch.sweep.folder import MANIFEST, TRIALS
 
@@ -30,9 +31,10 @@ def find(folder: Path) -> Found:
     Raises:
         DataError: where the folder, or one in it, cannot be read, or holds no results.
     """
-    if not folder.is_dir():
-        problem = "is a file; name the folder that it lies in" if folder.exists() else "there is no such folder"
-        raise DataError(f"{folder}: {problem}")
+    with reading(folder, DataError):
+        if not folder.is_dir():
+            problem = "is a file; name the folder that it lies in" if folder.exists() else "there is no such folder"
+            raise DataError(f"{folder}: {problem}")
     found = Found({}, [], [])
     for place, folders, files in _walk(folder):
         if SUMMARY in files:

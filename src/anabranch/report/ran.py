@@ -15,7 +15,7 @@ from anabranch.report.formats import is_number, joined, mean, megabytes, text
 from anabranch.report.page import Fact, Fold, Heading, Part, Picture, Row, Section, Table
 from anabranch.report.places import relative
 from anabranch.report.reading import flat, read_curve, read_json, read_picture
-from anabranch.sweep.record import Value
+from anabranch.sweep.record import Value, Whole
 
 WRITER = "anabranch run"
 MOST_RUNS = 30
@@ -38,13 +38,13 @@ class ResultFile(BaseModel):
 
     name: str | None = None
     run_again: str | None = None
-    rounds: int
+    rounds: Whole
     stopped: str | None
     accumulated_error: float | None
     run_time_error: float | None
     activation_rate: list[float | None]
-    bytes_up: list[int]
-    bytes_down: list[int]
+    bytes_up: list[Whole]
+    bytes_down: list[Whole]
     client_seconds: float | None
     rounds_per_second: float | None
     settings: dict[str, Any]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import BaseModel
+from pydantic import BaseModel, FiniteFloat
 
 from anabranch.display import duration
 from anabranch.experiments.registry import EXPERIMENTS
@@ -16,7 +16,7 @@ from anabranch.report.formats import is_number, joined, machine_text, machines_t
 from anabranch.report.page import Fact, Fold, Heading, Part, Picture, Row, Section, Table
 from anabranch.report.places import relative
 from anabranch.report.reading import damaged, read_json, read_picture
-from anabranch.sweep.record import Value
+from anabranch.sweep.record import Value, Whole
 
 WRITER = "anabranch reproduce"
 LEGEND = "Columns in italics are the paper's own numbers. A difference with a sign is ours less the paper's."
@@ -58,8 +58,8 @@ class PictureFile(BaseModel):
 class ScaleFile(BaseModel):
     """How large an experiment was, likewise."""
 
-    rounds: int
-    seeds: int | None
+    rounds: Whole
+    seeds: Whole | None
     text: str
     """What is added to captions."""
 
@@ -67,7 +67,7 @@ class ScaleFile(BaseModel):
 class RunFile(BaseModel):
     """What the page takes of a trial, likewise."""
 
-    cpu_seconds: float | None = None
+    cpu_seconds: FiniteFloat | None = None
     machine: dict[str, Value] | None = None
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from anabranch.errors import DataError
+from anabranch.files import reading
 
 ENV = "ANABRANCH_DATA"
 """The environment variable that names a folder of data files."""
@@ -151,7 +152,9 @@ def _cache() -> Path:
 
 def _from_folder(folder: Path, source: str) -> Digits | None:
     """The digits in ``folder`` or its ``mnist``, None where there are none."""
-    if not folder.is_dir():
+    with reading(folder, DataError):
+        there = folder.is_dir()
+    if not there:
         raise DataError(f"the data folder {folder} ({source}) does not exist or is not a folder")
     for place in (folder, folder / "mnist"):
         images, labels = _find(place, IMAGES), _find(place, LABELS)
@@ -165,8 +168,8 @@ def _from_folder(folder: Path, source: str) -> Digits | None:
 
 
 def _find(folder: Path, names: tuple[str, ...]) -> Path | None:
-    for name in names:
-        for path in (folder / name, folder / f"{name}.gz"):
+    for path in (folder / f"{name}{ending}" for name in names for ending in ("", ".gz")):
+        with reading(path, DataError):
             if path.is_file():
                 return path
     return None

@@ -38,11 +38,11 @@ def open_table(path: Path, header: Literal["auto"] | bool, *, shown: bool = True
     """
     if header not in ("auto", True, False):
         raise ConfigError(f"header is {header!r}: must be 'auto', True or False")
-    if not path.exists():
-        raise DataError(f"{path}: no such file")
-    if not path.is_file():
-        raise DataError(f"{path}: is not a file")
     with _naming(path):
+        if not path.exists():
+            raise DataError(f"{path}: no such file")
+        if not path.is_file():
+            raise DataError(f"{path}: is not a file")
         if path.stat().st_size == 0:
             raise DataError(f"{path}: the file is empty")
         name = path.name.lower().removesuffix(".gz")

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from anabranch.errors import DataError
+from anabranch.files import reading
 from anabranch.streams.digits import ENV
 from anabranch.streams.readers import open_table
 from anabranch.streams.tables import Split, Standardise, Table, table
@@ -91,13 +92,14 @@ def _find(name: str, page: str, data_dir: str | Path | None) -> Path:
     if not where:
         raise DataError(f"no {name}.csv: neither path nor data_dir nor {ENV} says where it is. {how}")
     folders = (Path(where), Path(where) / name.lower())
-    for folder in folders:
-        for file in (folder / f"{name}.csv", folder / f"{name}.csv.gz"):
-            if file.is_file():
-                return file
-    if not folders[0].is_dir():
-        raise DataError(f"no {name}.csv: the folder {where} does not exist. {how}")
-    there = [str(f.relative_to(where)) for folder in folders if folder.is_dir() for f in sorted(folder.iterdir())]
-    files = [f for f in there if (Path(where) / f).is_file()]
+    with reading(folders[0], DataError):
+        for folder in folders:
+            for file in (folder / f"{name}.csv", folder / f"{name}.csv.gz"):
+                if file.is_file():
+                    return file
+        if not folders[0].is_dir():
+            raise DataError(f"no {name}.csv: the folder {where} does not exist. {how}")
+        there = [str(f.relative_to(where)) for folder in folders if folder.is_dir() for f in sorted(folder.iterdir())]
+        files = [f for f in there if (Path(where) / f).is_file()]
     found = ", ".join(files) if files else "no files"
     raise DataError(f"no {name}.csv or {name}.csv.gz in {folders[0]} or {folders[1]}, where there are: {found}. {how}")

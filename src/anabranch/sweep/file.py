@@ -21,6 +21,7 @@ from anabranch.configfile import (
     load,
 )
 from anabranch.errors import ConfigError
+from anabranch.files import reading
 from anabranch.sweep.trial import portable
 
 MOST_TRIALS = 100_000
@@ -77,16 +78,18 @@ def read(path: str | Path, overrides: Iterable[Override] = ()) -> SweepFile:
     [{'learning_rate': 0.1, 'update.window': 1}, {'learning_rate': 0.1, 'update.window': 10}]
     """
     path = Path(path)
-    if not path.is_file():
-        raise ConfigError(f"'{path}' is not a file: a sweep is a TOML file with a section [grid]")
+    with reading(path, ConfigError):
+        if not path.is_file():
+            raise ConfigError(f"'{path}' is not a file: a sweep is a TOML file with a section [grid]")
     own = find_source(path)
     values = dict(own.values)
     base, grid = values.pop("base", None), values.pop("grid", None)
     grid = _checked(grid, own.where)
     given = list(overrides)
     for each in given:
-        if any(key in grid for key in (".".join(each.key), each.key[0])):
-            raise ConfigError(f"{each.said}: the grid of {own.where} varies {'.'.join(each.key)}: change it there")
+        taken = next((key for key in grid if _overlap(tuple(key.split(".")), each.key)), None)
+        if taken is not None:
+            raise ConfigError(f"{each.said}: the grid of {own.where} varies {taken}: change it there")
     settings = _based(own._replace(values=values), base)
 
     points: dict[str, Point] = {}
@@ -103,6 +106,11 @@ def read(path: str | Path, overrides: Iterable[Override] = ()) -> SweepFile:
     if wrong:
         raise ConfigError("\n".join(wrong))
     return SweepFile(own.name, grid, list(points.values()))
+
+
+def _overlap(one: Key, other: Key) -> bool:
+    """Whether they are the same setting, or one is the section of the other."""
+    return all(a == b for a, b in zip(one, other, strict=False))
 
 
 def label_text(value: Any) -> str:
@@ -128,7 +136,7 @@ def _based(own: Source, base: Any) -> Source:
     if not isinstance(base, str):
         raise ConfigError(f"{own.where}: base is {value_text(base)}, but it must be a preset's name or a file's path")
     try:
-        below = find_source(base if base in PRESETS else own.folder / Path(base).expanduser())
+        below = find_source(base if base in PRESETS else absolute_path(base, own.folder))
         load(below)
     except ConfigError as error:
         raise ConfigError(f"{own.where}: base: {error}") from error

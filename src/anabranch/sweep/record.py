@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ValidationError, model_validator
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
 
 from anabranch.errors import DataError
 
-Value = bool | int | float | str | None
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""A whole number of which a float can be made."""
+Value = bool | Whole | float | str | None
 
 
 class CurveFile(BaseModel):
     """The run-time error rate of a trial as it went on."""
 
-    rounds: list[int]
+    rounds: list[Whole]
     run_time_error: list[float]
 
     @model_validator(mode="after")
@@ -29,7 +31,7 @@ class CurveFile(BaseModel):
 class RegretFile(BaseModel):
     """What was measured of a trial's regret."""
 
-    rounds: list[int]
+    rounds: list[Whole]
     loss: list[float | None]
     ideal: list[float | None]
     applied: list[float | None]
@@ -44,16 +46,16 @@ class RecordFile(BaseModel):
     key: str
     config: dict[str, Any]
     data: dict[str, Any]
-    diverged: int | None
-    rounds: int
+    diverged: Whole | None
+    rounds: Whole
     accumulated_error: float | None
     run_time_error: float | None
     activation_rate: list[float | None]
-    bytes_up: list[int]
-    bytes_down: list[int]
+    bytes_up: list[Whole]
+    bytes_down: list[Whole]
     regret: RegretFile | None
-    cpu_seconds: float
-    wall_seconds: float
+    cpu_seconds: FiniteFloat
+    wall_seconds: FiniteFloat
     curve: CurveFile
     versions: dict[str, Value]
     machine: dict[str, Value] | None = None
