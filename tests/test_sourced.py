@@ -792,6 +792,13 @@ def test_features_of_a_plain_table_have_no_readings(tmp_path: Path) -> None:
         world.party("room2", "nats://127.0.0.1:1")
 
 
+def test_a_decay_that_is_1_in_the_models_precision_is_refused(tmp_path: Path) -> None:
+    world = sensors(tmp_path)
+    world._texts["room1"]["update"] = UPDATE | {"decay": 1 - 1e-9}
+    with pytest.raises(ConfigError, match="which is 1 in float32"):
+        world.party("room1", "nats://127.0.0.1:1")
+
+
 @pytest.mark.parametrize("late", ["fresh", "stored"])
 def test_slr_learns_from_no_events_that_clients_tell_of(tmp_path: Path, late: str) -> None:
     world = sensors(tmp_path, late=late)

@@ -65,6 +65,7 @@ from anabranch.net.sourcefile import SourcedFeatures, SourcedLabels, open_source
 from anabranch.net.tables import TableFeatures, TableLabels
 from anabranch.output import MODEL
 from anabranch.party import Rule
+from anabranch.prepared import check_decay
 from anabranch.protocol.client import Decide, Look
 from anabranch.protocol.missing import policy
 from anabranch.protocol.seat import Expected
@@ -292,7 +293,9 @@ def _in_order(file: ServerFile, credentials: Credentials) -> list[Any]:
 
 
 def _rule(file: ServerFile | ClientFile) -> Rule:
-    return Rule(jax.tree.map(np.asarray, _update(file)), None, jnp.dtype(file.wire_dtype))
+    update = _update(file)
+    check_decay(update, np.dtype(np.float32))  # that of the models below
+    return Rule(jax.tree.map(np.asarray, update), None, jnp.dtype(file.wire_dtype))
 
 
 def _update(file: ServerFile | ClientFile) -> Update:
