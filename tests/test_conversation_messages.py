@@ -480,6 +480,28 @@ def test_what_is_overtaken_is_forgotten_of_its_own_client_alone(monkeypatch):
     assert server.arrived(1.0, 2) == [name(2), name(6)]
 
 
+def test_an_event_whose_round_begins_with_that_of_a_later_one_is_not_overtaken_by_it(monkeypatch):
+    monkeypatch.setattr(conversation, "OVERTAKEN", 3)
+    server = joined(Setting(), coalesce=1.0)
+    for t in range(10):
+        server.receive(1, told(server, 1, name(t)), 0.0)
+    actions = server.open([name(9), name(1)], [0, 0], 0.0)
+    (void,) = [each for each in actions if isinstance(each, Send) and isinstance(each.message, m.Void)]
+    assert void.message.events == tuple(name(t) for t in (0, 2, 3, 4, 5))
+
+
+def test_a_client_of_which_something_was_lost_is_asked_to_tell_again_now_and_then():
+    server = joined(Setting(), coalesce=1.0)
+    server.missed_of(2)
+    server.missed_of(9)  # there is none
+    (call,) = [each for each in server.tick(0.0) if isinstance(each.message, m.Call)]
+    assert (call.client, call.message.session) == (2, 0)
+    server.missed_of(2)
+    assert not [each for each in server.tick(0.1) if isinstance(each.message, m.Call)]
+    assert server.due() <= 1.0
+    assert [each.client for each in server.tick(1.0) if isinstance(each.message, m.Call)] == [2]
+
+
 class ToldSetting(Setting):
     """Clients are activated by what they tell of, and by nothing else; rounds begin with it."""
 

@@ -15,7 +15,7 @@ from anabranch.protocol.codec import decode, encode
 from anabranch.protocol.missing import Zero
 from anabranch.protocol.server import ServerConversation
 from conversations import hello_of
-from federations import EQUAL, Setting, name
+from federations import EQUAL, Setting, name, sent
 
 WIDTH = EQUAL[0][1]
 MANY = 50_000
@@ -172,6 +172,9 @@ def test_a_client_cannot_have_more_kept_by_what_it_says_of_itself(server, monkey
         assert "no more are kept for it" in note.text
     assert server.arrived(1.0) == []
     assert server.lacking() == [1, 2, 3, 4]
+    (call,) = sent(server.tick(20.0), m.Call)
+    assert call.session == 0, "it is to tell once more, and says then what it has saved"
+    assert sent(server.tick(20.0), m.Call) == []
     server.receive(1, m.Happened(7, before, before, name(4), values[0]), 0.0)
     assert server.lacking() == [2, 3, 4], "its checkpoint has them"
     assert server.receive(2, m.Reply(7, before, before, (asked,), (), ~no, values), 0.0) == []

@@ -409,6 +409,12 @@ def test_a_database_that_starts_after_its_party_is_waited_for(tmp_path: Path) ->
                 bank = Forked(["client", str(tmp_path / "bank.toml")], log)
             said = (tmp_path / "bank.log").read_text
             await until(lambda: "; waiting for it" in said(), said)
+            bank.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(bank.wait, 60.0) == 0
+            bank.stdout.close()
+            with (tmp_path / "bank.log").open("wb") as log:
+                bank = Forked(["client", str(tmp_path / "bank.toml")], log)
+            await until(lambda: "; waiting for it" in said(), said)
             database.start()
             await until(lambda: "waiting for the server" in said(), said)
             bank.send_signal(signal.SIGTERM)
@@ -670,6 +676,24 @@ def test_what_has_moved_in_a_moment_that_the_server_has_asked_for_is_told_of_wit
     run(main())
     assert found == [pytest.approx([0.1])]  # the last reading before it was asked for
     assert party.notes["late", None] == 1
+
+
+def test_after_a_restart_what_has_moved_in_a_moment_that_was_asked_for_is_still_told_of_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = sensors(tmp_path)
+
+    async def main() -> None:
+        party, events = told_of(monkeypatch, world, (5, 0), (65, 0))
+        assert [each async for each in events] == [(1, [0.0])]
+        second = Names(bytes(32), 60_000_000).of("", 120_000_000)
+        assert not activated_by(party, second)
+        party._own.learnt([(0, second, False)])
+        again, events = told_of(monkeypatch, world, (5, 0), (65, 0), (90, 100), (125, 100))
+        assert [each async for each in events] == [(1, [0.0]), (3, [100.0])]
+        assert again.notes["late", None] > 0
+
+    run(main())
 
 
 @pytest.mark.parametrize("asked", [False, True])

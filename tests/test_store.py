@@ -213,9 +213,9 @@ def test_a_save_that_was_killed_counts_for_nothing_and_is_cleared_away(tmp_path:
 def test_a_later_form_is_refused_and_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, ARRAYS, 1)
     with monkeypatch.context() as patch:
-        patch.setattr("anabranch.store.checkpoint.FORMAT", 2)
+        patch.setattr("anabranch.store.checkpoint.FORMAT", 3)
         save(tmp_path, ARRAYS, 2)
-    with pytest.raises(CheckpointError, match="is of the form 2, and this version of Anabranch knows the form 1"):
+    with pytest.raises(CheckpointError, match="is of the form 3, and this version of Anabranch knows the form 2"):
         load(tmp_path)
 
 

@@ -120,7 +120,7 @@ def _stored(path: Path, text: str) -> Source:
     if not isinstance(result.get("data", {}), dict):
         raise ConfigError(f"{path}: its 'data' is not what 'anabranch run' writes: it was edited or is damaged")
     # It may be of somebody else, and names a folder that is written into.
-    name = "".join(filter(str.isprintable, Path(str(result.get("name", ""))).name)) or path.stem
+    name = "".join(filter(str.isprintable, Path(str(result.get("name", ""))).name)).strip(".") or path.stem
     return Source(name, str(path), result["config"], path.parent, result)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -433,6 +434,27 @@ def test_look_ups_of_times_that_are_texts_read_few_rows(database: Database, monk
     run(source.close())
 
 
+def test_a_look_up_finds_the_same_row_whatever_was_read_before(tmp_path: Path) -> None:
+    """Texts of one second sort by how many decimals they have, and those of one microsecond may differ."""
+    database = Sqlite(tmp_path / "orders.db")
+    database.run("CREATE TABLE orders (id INTEGER, who TEXT, at TEXT, a REAL)")
+    rows = [("x", "09:00:00Z", 1), ("x", "10:00:00Z", 2), ("y", "10:00:00.500000Z", 3)]
+    rows += [("x", "11:00:00.123456999Z", 4), ("y", "11:00:00.123456000Z", 5)]
+    for i, (who, at, a) in enumerate(rows):
+        database.run("INSERT INTO orders VALUES (:id, :who, :at, :a)", id=i, who=who, at=f"2026-11-28T{at}", a=a)
+    source = opened(database)
+    half, later = micros("2026-11-28T10:00:00.5Z"), micros("2026-11-28T11:00:00.123456Z")
+    looks = [("x", half), ("x", later), ("y", half), ("y", later)]
+
+    def found() -> list[Any]:
+        return [(source.look(NAMES.of(who, moment)) or {}).get("a") for who, moment in looks]
+
+    before = found()
+    run(play(source))
+    assert before == found() == [2, 4, 3, 5]
+    run(source.close())
+
+
 def test_marks_are_bounded() -> None:
     marks = Marks(3)
     for moment in (5, 1, 9, 5):
@@ -560,10 +582,22 @@ def test_a_database_that_answers_with_a_refusal_is_not_waited_for(server: Postgr
         "the database system is starting up",
         "the database system is not yet accepting connections\nDETAIL: Consistent recovery state has not been reached.",
         "sorry, too many clients already",
+        "remaining connection slots are reserved for roles with the SUPERUSER attribute",
+        "the database system is not accepting connections",
     ],
 )
 def test_a_database_that_refuses_for_a_while_is_waited_for(said: str) -> None:
     assert may_come(sa.exc.OperationalError(None, None, Exception(f"connection failed: FATAL:  {said}")))
+
+
+def test_a_view_that_is_broken_is_not_waited_for(tmp_path: Path) -> None:
+    database = Sqlite(tmp_path / "orders.db")
+    database.run("CREATE TABLE t (id INTEGER, at INTEGER, a REAL)", "CREATE VIEW orders AS SELECT * FROM t")
+    database.run("DROP TABLE t")
+    with pytest.raises(ConnectError, match="cannot be used: no such table") as caught:
+        opened(database, entity=None)
+    assert not caught.value.temporary
+    assert may_come(sa.exc.OperationalError(None, None, sqlite3.OperationalError("database is locked")))
 
 
 @pytest.mark.parametrize("options", [{"as_of": "then"}, {"unit": "h"}, {"poll": 0}, {"lag": -1}])

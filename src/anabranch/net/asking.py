@@ -71,7 +71,10 @@ def ask_http(
     """
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"{url}: is no address of HTTP: it begins with http:// or https://")
-    here = is_loopback(urlsplit(url).hostname or "")
+    try:
+        here = is_loopback(urlsplit(url).hostname or "")
+    except ValueError as error:
+        raise ConfigError(f"{url}: is no address of HTTP: {error}") from None
     if token is not None and url.startswith("http://") and not here:
         raise ConfigError(f"{url} is another machine, and plaintext shows the token to others: ask over https://")
     headers = {"Content-Type": "application/json"}

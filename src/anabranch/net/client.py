@@ -136,14 +136,17 @@ class ClientParty(Engine):
     async def _turn(self) -> None:
         self._turned.set()
         talk = self.conversation
-        if self._lost_something or self._dropped:
+        if self._lost_something:
             self._lost_something = False
-            self._dropped.clear()
             await self._do(talk.hello())
+        dropped = bool(self._dropped)
+        self._dropped.clear()
         mail = [message for _, message in self._mail()]
         # Two subjects may overtake one another: derivatives go first, so that answers have them.
         mail.sort(key=lambda message: isinstance(message, m.Query))
         await self._do(talk.receive(mail))
+        if dropped:  # what did fit in was of use all the same
+            await self._do(talk.hello())
         now = time.monotonic()
         if not talk.joined and self._stop is None and self._hello_again <= now:
             self._hello_again = now + HELLO_EVERY

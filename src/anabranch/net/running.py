@@ -30,8 +30,9 @@ from anabranch.party import Rule
 from anabranch.prepared import check_decay, read_wire_dtype
 from anabranch.updates import DLR, Update
 
-HELD = 256
-"""So many rounds or steps wait for the ``async for``; then the federation waits for it, unless that asks it."""
+HELD, MOST_HELD = 256, 8192
+"""So many rounds or steps wait for the ``async for``; then the federation waits for it. It may itself ask something of
+the federation: there may be more until that is answered."""
 
 LearningRate: TypeAlias = float | optax.GradientTransformation
 
@@ -147,7 +148,7 @@ class Running(ABC, Generic[T]):
 
     async def tell(self, item: T | None) -> None:
         """Hands something to whoever iterates; waits while there is much that nobody has taken."""
-        while self._queue.qsize() >= HELD and not (self._asking or self._closing):
+        while self._queue.qsize() >= (MOST_HELD if self._asking else HELD) and not self._closing:
             self._goes_on.clear()
             await self._goes_on.wait()
         if item is None or not self._closing:  # someone else may still be iterating

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,19 +95,39 @@ def _party(
     raise ConfigError(f"this is client {credentials.index}, but the run has {run.clients} clients")
 
 
-async def _when_there(party: Callable[[], ServerParty | ClientParty]) -> ServerParty | ClientParty:
-    """The party, once the database that it reads is there: after a power failure either may be the first."""
+async def _when_there(
+    party: Callable[[], ServerParty | ClientParty], leaving: asyncio.Event, with_parent: int | None
+) -> ServerParty | ClientParty | None:
+    """The party, once the database that it reads is there: after a power failure either may be the first.
+
+    None where it should leave before that.
+    """
     said = ""
-    while True:
+    while not leaving.is_set():
         try:
             return party()
         except ConnectError as error:
             if not error.temporary:
                 raise
+            if not said:
+                _leave_on_signals(leaving.set, with_parent)
             if str(error) != said:
                 said = str(error)
                 _log.warning("%s; waiting for it", said)
-        await asyncio.sleep(RETRY)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(leaving.wait(), RETRY)
+    return None
+
+
+def _leave_on_signals(leave: Callable[[], None], with_parent: int | None) -> None:
+    """Has SIGINT, SIGTERM and the end of the process that started it make it leave."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, leave)
+    if with_parent is not None:
+        threading.Thread(
+            target=_watch, args=(with_parent, lambda: loop.call_soon_threadsafe(leave)), daemon=True
+        ).start()
 
 
 async def _run(
@@ -118,14 +138,13 @@ async def _run(
     report: Callable[[dict[str, Any]], None] | None,
     with_parent: int | None,
 ) -> Stop:
-    party = await _when_there(lambda: _party(path, settings, credentials, folder))
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, party.leave)
-    if with_parent is not None:
-        threading.Thread(
-            target=_watch, args=(with_parent, lambda: loop.call_soon_threadsafe(party.leave)), daemon=True
-        ).start()
+    leaving = asyncio.Event()
+    party = await _when_there(lambda: _party(path, settings, credentials, folder), leaving, with_parent)
+    if party is None:
+        return Stop(LEFT)
+    _leave_on_signals(party.leave, with_parent)
+    if leaving.is_set():
+        party.leave()
     started = time.monotonic()
     stop: Stop | None = None
 

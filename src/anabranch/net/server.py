@@ -227,8 +227,8 @@ class ServerParty(Engine):
                 if isinstance(message, m.Bye) and talk.seats[client - 1].ended:
                     self._keep_goodbyes |= client in self._goodbyes  # else the checkpoint of the end has it soon
                     self._goodbyes.add(client)
-        while self._dropped:  # an event that a client told of may be among it, and nobody else asks for that
-            await self._do(talk.begin(self._dropped.pop()))
+        while self._dropped:
+            talk.missed_of(self._dropped.pop())
         if talk.due() <= now:
             await self._do(talk.tick(now))
         await self._ask(now)

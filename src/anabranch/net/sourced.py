@@ -19,6 +19,7 @@ from anabranch.net.waitingroom import Happening as Happens
 from anabranch.net.waitingroom import WaitingRoom
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Stop
+from anabranch.protocol.keeping import REMEMBERED
 from anabranch.sources.activation import Stimulus
 from anabranch.sources.base import Happening, Source
 from anabranch.sources.features import Features
@@ -144,17 +145,15 @@ class SourcedClient(_Sourced, ClientParty):
         kept.drop_own([event for t, event, _ in kept.were_learnt() if t <= self.conversation.applied])
         # The server may ask for one of these before the source has given it again.
         self.conversation.resume(kept.own())
+        self.conversation.was_asked(kept.asked(REMEMBERED))
         self._resumed = {*kept.own()}
         """Of these the ones that were not given again yet."""
 
     async def _touching(self) -> AsyncIterator[bytes]:
         """The events that activate the client."""
         async for happening in self._source.readings():
-            if happening.name in self._taken:  # it is told of, with an input that stays: safe when the first is
-                self._taken.add(happening.name, happening)
-                await asyncio.sleep(0)
-                continue
-            if not await self._touches(happening):
+            # One that is told of has an input that stays, and nothing is lost of a further reading.
+            if happening.name in self._taken or not await self._touches(happening):
                 await happening.safe()
                 await asyncio.sleep(0)  # a file's readings come without a pause, and everything else is to go on
                 continue
@@ -245,6 +244,7 @@ class SourcedClient(_Sourced, ClientParty):
             await super()._turn()
         for each in queries:
             self._asked_to = _time_of(each.events[-1])
+            self._turned.set()  # there may be room for more events now
         self._let_go()
         self._show(input=self._inputs.noted())
         now = time.monotonic()

@@ -162,6 +162,11 @@ class ClientConversation:
         """Whether the server has asked for an event that has not happened here yet: it can activate no more."""
         return event in self._answered and event not in self._keeping.own
 
+    def was_asked(self, events: Sequence[bytes]) -> None:
+        """The server asked for these before this process began."""
+        for event in events:
+            self._remember_answered(event)
+
     def resume(self, events: Sequence[bytes]) -> None:
         """These have activated the client before this process began, and nobody knows what became of them."""
         for event in events:

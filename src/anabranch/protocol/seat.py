@@ -89,6 +89,10 @@ class Seat:
         """The events that it has told of and that wait for their rounds, each with how many it had told of before."""
         self.tells = 0
         """How many events it has told of."""
+        self.missed = False
+        """Whether it may have told of an event that is not here, and should tell of all again."""
+        self.called = -math.inf
+        """When it was last asked to."""
         self.pushed = 0
         """In how many rounds it was activated."""
         self.max_delay = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice, takewhile
 from typing import Any
 
@@ -38,6 +38,8 @@ FORGOTTEN = 10_000
 REMEMBERED = 10_000
 """So many events of the last rounds are remembered, so that one that comes late opens no second round; and as many wait
 for their rounds of each client that tells of them."""
+FULL = 10.0
+"""Seconds after which a client for which no more is kept is asked to tell again of what was refused."""
 OVERTAKEN = 2500
 """An event that a client told of more than so many before one that has its round now is forgotten. They are half of
 what may wait before a client listens for no more: else it would, for want of labels."""
@@ -156,6 +158,24 @@ class ServerConversation:
         """Tells the clients, or one, that there is a server: they were there first, or what they sent was lost."""
         return [Send(m.Call(self._epoch, 0), client)]
 
+    def missed_of(self, client: int) -> None:
+        """Something that a client sent was lost here: it is to tell once more of the events that have no round yet."""
+        if 1 <= client <= len(self.seats):
+            self.seats[client - 1].missed = True
+
+    def _call_for_missed(self, now: float) -> list[Action]:
+        """Now and then, since what is told again may be too much again."""
+        actions: list[Action] = []
+        for client, seat in self._here():
+            if seat.missed and self._called_again(seat) <= now:
+                seat.missed, seat.called = False, now
+                actions += self.begin(client)
+        return actions
+
+    def _called_again(self, seat: Seat) -> float:
+        """When a client may be asked to tell of all again; where there is no room for it, it has to save first."""
+        return seat.called + (FULL if seat.full else self._pause)
+
     def open(
         self,
         events: Sequence[bytes],
@@ -171,12 +191,10 @@ class ServerConversation:
             late: of each event, where their labels have come later; all of them with what is stored, or none.
         """
         first = self.opened
-        asked: list[Action] = []
+        asked = self._forget_overtaken(events) if late is None and self._arrivals else []
         for i, (event, label) in enumerate(zip(events, labels, strict=True)):
             chosen = None if activated is None else activated[i]
             each = Open(first + i, event, label, now + self._deadline, chosen, None if late is None else late[i])
-            if late is None:
-                asked += self._forget_overtaken(event)
             arrival = self._take(event)
             for client, answer in (arrival.answers if arrival else {}).items():
                 if self.seats[client - 1].stale(answer.applied, each.t, self.in_flight):
@@ -196,9 +214,11 @@ class ServerConversation:
 
     def _take(self, event: bytes) -> Arrival | None:
         """What clients have told of an event, which waits no longer; None where none has."""
+        if event not in self._arrivals:
+            return None
         for seat in self.seats:
             seat.told.pop(event, None)
-        return self._arrivals.pop(event, None)
+        return self._arrivals.pop(event)
 
     def known(self, event: bytes, number: int | None, *, stored: bool) -> list[Action]:
         """An event that clients have told of waits for its label already; or has its round behind it.
@@ -242,9 +262,9 @@ class ServerConversation:
         self._take(event)
         return [Note("event dropped", why), *(self._void(client, events=(event,)) for client in told)]
 
-    def _forget_oldest(self, client: int, seat: Seat, n: int, why: str) -> list[Action]:
+    def _forget_oldest(self, client: int, seat: Seat, n: int, why: str, but: Collection[bytes] = ()) -> list[Action]:
         """Forgets the first events that a client has told of, and has it forget them; not those that others told of."""
-        events = tuple(islice(seat.told, max(n, 0)))
+        events = tuple(event for event in islice(seat.told, max(n, 0)) if event not in but)
         for event in events:
             del seat.told[event]
             self._arrivals[event].answers.pop(client, None)
@@ -254,17 +274,19 @@ class ServerConversation:
             return []
         return [Note("event dropped", why, client, len(events)), self._void(client, events=events)]
 
-    def _forget_overtaken(self, event: bytes) -> list[Action]:
-        """Forgets what clients have told of long before an event that has its round now: no label of it comes.
+    def _forget_overtaken(self, events: Sequence[bytes]) -> list[Action]:
+        """Forgets what clients have told of long before events that have their rounds now: no label of it comes.
 
         Else a client many of whose events have no label would soon have told of as many as may wait.
         """
         actions: list[Action] = []
         for client, seat in enumerate(self.seats, 1):
-            until = seat.told.get(event, 0) - OVERTAKEN
-            overtaken = [*takewhile(until.__gt__, seat.told.values())]
+            until = max((seat.told[event] for event in events if event in seat.told), default=0) - OVERTAKEN
+            if until <= 0:
+                continue
+            overtaken = len([*takewhile(until.__gt__, seat.told.values())])
             text = f"client {client} told of events over {OVERTAKEN:,} before one that has its round: no label came"
-            actions += self._forget_oldest(client, seat, len(overtaken), text)
+            actions += self._forget_oldest(client, seat, overtaken, text, but=events)
         return actions
 
     def _void(self, client: int, rounds: m.Rounds = (), events: m.Events = ()) -> Send:
@@ -280,11 +302,12 @@ class ServerConversation:
         first = next(iter(self._arrivals.values()), None) if opens else None  # the others are due later
         arrivals = [first.due] if first is not None and self.room else []
         owed = [seat.sent_again + self._pause for seat in self.seats if seat.owed]
+        owed += [self._called_again(seat) for seat in self.seats if seat.missed and seat.session is not None]
         return min([*deadlines, *calls, *arrivals, *owed, self._end_again, self.questions.due()])
 
     def tick(self, now: float) -> list[Action]:
         """Deals with what is missing after its deadline."""
-        actions = [*self._call(now), *self._send_owed(now), *self.questions.tick(now)]
+        actions = [*self._call(now), *self._call_for_missed(now), *self._send_owed(now), *self.questions.tick(now)]
         if self._ended is not None:
             return [*actions, *(self.end(self._ended, now) if self._end_again <= now else [])]
         late: dict[int, list[Open]] = {}
@@ -477,6 +500,7 @@ class ServerConversation:
             note = Note("late", f"client {client} told of an event when its round {t:,} was over", client)
             return [note] if t in seat.outbox else [note, self._void(client, events=(message.event,))]
         if seat.full:
+            seat.missed |= t is None  # it is to tell again, and says then how far it has saved
             return self._unusable(client, () if t is None else (t,), seat.full, now)
         if t is None:
             return self._arrives(client, seat, message.event, answer, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import time, timedelta
@@ -33,8 +34,12 @@ _POSTGRESQL = {
 """What the URL may say otherwise."""
 FAILED = (sa.exc.DBAPIError, UnicodeDecodeError, OverflowError)
 """What a query may raise."""
-_FOR_A_WHILE = ("starting up", "shutting down", "in recovery", "not yet accepting", "too many")
+_FOR_A_WHILE = (
+    "starting up", "shutting down", "in recovery", "accepting connections", "too many", "remaining connection slots",
+)  # fmt: skip
 """In PostgreSQL's refusals that pass."""
+_LOCKED = ("database is locked", "disk I/O error")
+"""What passes of SQLite's."""
 NO_IDS = (time, timedelta, bytes, list, dict)
 """Of these no id is."""
 NO_TIMES = (*NO_IDS, bool, UUID)
@@ -170,11 +175,14 @@ def of_a_value(error: BaseException) -> bool:
 def may_come(error: Any) -> bool:
     """Whether a database that cannot be connected to may be there later, as one is that starts after its party.
 
-    One that answers with a refusal is there, but for a few reasons of PostgreSQL's. A file of SQLite's does not come.
+    One that answers with a refusal is there, but for a few reasons of PostgreSQL's. A file of SQLite's does not come,
+    but may be locked.
     """
     said = str(getattr(error, "orig", None) or error)
-    if not isinstance(error, sa.exc.OperationalError) or "unable to open database file" in said:
+    if not isinstance(error, sa.exc.OperationalError):
         return False
+    if isinstance(error.orig, sqlite3.Error):
+        return any(each in said for each in _LOCKED)
     return "FATAL" not in said or any(each in said for each in _FOR_A_WHILE)
 
 

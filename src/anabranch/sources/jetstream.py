@@ -199,8 +199,7 @@ class JetStreamSource:
             except _AWAY as error:
                 self._check_lasting(client, error, self._where)
                 subscription = None
-                if not client.is_closed:
-                    await self._wait(error)
+                await self._wait(error)  # also where it was closed, which may happen again and again
                 continue
             self._back()
             for message in messages:
@@ -318,7 +317,7 @@ class JetStreamSource:
         if "permissions violation" in (said := str(client.last_error)).lower():
             raise ConfigError(
                 f"{where}: the broker does not let this party use it ({said.removeprefix('nats: ')}): whoever runs the "
-                "broker has to permit $JS.API.>, $JS.ACK.> and _INBOX.>"
+                "broker has to permit $JS.API.>, $JS.ACK.>, $JS.FC.> and _INBOX.>"
             ) from error
 
     async def _wait(self, error: BaseException) -> None:
@@ -358,6 +357,8 @@ class JetStreamSource:
                     except errors.TimeoutError:
                         if client.is_closed or client.stats["reconnects"] != connected:
                             break  # a broker that began again has forgotten who watches
+                        if not ready.is_set():
+                            self._check_lasting(client, client.last_error or errors.Error(), f"bucket '{bucket}'")
                         continue
                     if entry is None:  # all there were
                         ready.set()
@@ -375,8 +376,7 @@ class JetStreamSource:
             except _AWAY as error:
                 if not ready.is_set():
                     self._check_lasting(client, error, f"bucket '{bucket}'")
-                if not client.is_closed:
-                    await self._wait(error)
+                await self._wait(error)
             finally:
                 if watcher is not None and client.is_connected:
                     with suppress(*_AWAY):  # it went away just now

@@ -188,6 +188,16 @@ class KeptInputs:
         with naming(self.path):
             return [event for (event,) in self._database.execute(query, (n,)).fetchall()][::-1]
 
+    def asked(self, n: int) -> list[bytes]:
+        """The last ``n`` of the events that somebody asked for, the first one first.
+
+        Raises:
+            CheckpointError: where the file is damaged.
+        """
+        query = f"SELECT event FROM kept WHERE NOT ({_ARE_UNDECIDED}) ORDER BY kept_at DESC LIMIT ?"
+        with naming(self.path):
+            return [event for (event,) in self._database.execute(query, (n,)).fetchall()][::-1]
+
     def own(self) -> list[bytes]:
         """The events that have activated this client and are not known to be safe, in their order.
 

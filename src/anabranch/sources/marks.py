@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any
 
 from anabranch.checks import whole
 
 _MOST = 20_000
+_SECONDS = len("2026-11-28T10:59:59")
+
+
+def next_second(written: Any) -> str | None:
+    """A text that comes after all times of the second of one; None where it has no seconds.
+
+    >>> next_second("2026-11-28T10:59:59.5Z"), next_second("2026-11-28"), next_second(17)
+    ('2026-11-28T11:00:00', None, None)
+    """
+    if not isinstance(written, str) or len(written) < _SECONDS:
+        return None
+    second, between = written[:_SECONDS], written[len("2026-11-28")]
+    try:
+        moment = datetime.fromisoformat(second)
+        return None if moment.isoformat(between) != second else (moment + timedelta(seconds=1)).isoformat(between)
+    except (ValueError, OverflowError):
+        return None
 
 
 class Marks:

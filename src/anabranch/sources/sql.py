@@ -29,7 +29,7 @@ from anabranch.sources.database import (
     without_index,
 )
 from anabranch.sources.entities import KnownEntities, json_of, values_of
-from anabranch.sources.marks import Marks
+from anabranch.sources.marks import Marks, next_second
 from anabranch.sources.names import Names, entity_text
 from anabranch.sources.times import UNITS, micros, text_of
 
@@ -321,6 +321,8 @@ class SqlSource:
         return query
 
     def _fetch(self, query: Any) -> list[Any]:
+        if self._closed:  # a look-up may take many of these
+            raise sa.exc.InterfaceError("", None, RuntimeError("the source is closed"))
         with self._engine.connect() as connection:
             return list(connection.execute(query).fetchall())
 
@@ -419,9 +421,9 @@ class SqlSource:
     def _look_back(self, query: Any, moment: int) -> Mapping[str, Any] | None:
         """The last row that is not after a moment, of a query's, the last first: a text has to be read for that."""
         columns = [self._time, self._id, *self._values]
-        query = query.with_only_columns(*columns).where(self._time.is_not(None)).limit(_PAGE)
+        query = query.with_only_columns(*columns).where(self._time.is_not(None), self._id.is_not(None)).limit(_PAGE)
         mark = self._marks.at_or_after(moment)
-        page = query if mark is None else query.where(self._time <= mark)
+        page = query if mark is None else query.where(self._up_to(mark))
         while rows := self._rows(page, columns):
             for row in rows:
                 try:
@@ -438,6 +440,11 @@ class SqlSource:
                 self._marks.add(micros(last, self._unit), last)
             page = query.where(self._time <= last, sa.or_(self._time < last, self._id < id))
         return None
+
+    def _up_to(self, mark: Any) -> Any:
+        """The rows whose time is not after one that was read, and those of its second, which sort by their decimals."""
+        after = next_second(mark)
+        return self._time <= mark if after is None else self._time < after
 
     def _left_out_of_look_up(self, reason: str) -> None:
         self._notes.note("unusable", f"a row that a look-up met is left out: {reason}")

@@ -24,7 +24,7 @@ from anabranch.errors import CheckpointError
 from anabranch.files import writing
 from anabranch.store.disk import make_folder, sync, write_durable
 
-FORMAT = 1
+FORMAT = 2
 MAX_MANIFEST = 64 * 2**20
 """Bytes. A manifest that claims to be larger is not read."""
 
