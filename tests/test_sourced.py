@@ -688,7 +688,7 @@ def test_after_a_restart_what_has_moved_in_a_moment_that_was_asked_for_is_still_
         assert [each async for each in events] == [(1, [0.0])]
         second = Names(bytes(32), 60_000_000).of("", 120_000_000)
         assert not activated_by(party, second)
-        party._own.learnt([(0, second, False)])
+        party._own.learnt([(0, second, False)], [])
         again, events = told_of(monkeypatch, world, (5, 0), (65, 0), (90, 100), (125, 100))
         assert [each async for each in events] == [(1, [0.0]), (3, [100.0])]
         assert again.notes["late", None] > 0
