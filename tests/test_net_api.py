@@ -400,8 +400,9 @@ def test_a_slow_reader_slows_the_federation_and_loses_nothing(tmp_path: Path, mo
 def test_a_prediction_may_be_asked_for_where_rounds_are_iterated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server waits until somebody takes a round, and who would take one waits for the server."""
+    """The server waits until somebody takes a round, and who would take one waits for the server; for long, perhaps."""
     monkeypatch.setattr("anabranch.net.running.HELD", 2)
+    monkeypatch.setattr("anabranch.net.running.MOST_HELD", 3)
 
     async def main(url: str) -> None:
         clients = asyncio.gather(*(steps(client(url, tmp_path, m)) for m in (1, 2)))
@@ -413,6 +414,8 @@ def test_a_prediction_may_be_asked_for_where_rounds_are_iterated(
                     await until(lambda: asked.rounds >= 4, "one round more than are held")
                     answer = await asked.predict(NAMES[0])
                     assert answer["answered"] == ["bank", "shop"]
+                    for _ in range(5):
+                        await asked.predict(NAMES[0])
         assert numbers == list(range(ROUNDS))
         await clients
 

@@ -210,12 +210,16 @@ def test_a_save_that_was_killed_counts_for_nothing_and_is_cleared_away(tmp_path:
     assert files(tmp_path) == ["checkpoint-000002.json", "checkpoint-000002.safetensors"]
 
 
-def test_a_later_form_is_refused_and_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("form", "advice"), [(3, "or a later one"), (1, "or begin anew")])
+def test_another_form_is_refused_and_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: int, advice: str
+) -> None:
     save(tmp_path, ARRAYS, 1)
     with monkeypatch.context() as patch:
-        patch.setattr("anabranch.store.checkpoint.FORMAT", 3)
+        patch.setattr("anabranch.store.checkpoint.FORMAT", form)
         save(tmp_path, ARRAYS, 2)
-    with pytest.raises(CheckpointError, match="is of the form 3, and this version of Anabranch knows the form 2"):
+    said = f"is of the form {form}, and this version of Anabranch knows the form 2: .*{advice}"
+    with pytest.raises(CheckpointError, match=said):
         load(tmp_path)
 
 

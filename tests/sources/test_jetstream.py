@@ -26,6 +26,7 @@ from anabranch.sources.base import Happening
 from anabranch.sources.jetstream import JetStreamSource
 from anabranch.sources.names import Names
 from message_brokers import connecting, message_broker, mqtt_port
+from patience import until
 from source_playing import play, run
 
 NAMES = Names(bytes(32))
@@ -126,6 +127,28 @@ def test_messages_whose_times_go_back_or_are_the_same_are_counted(
         await again.close()
         assert "a reading of 1970-01-01 00:00:02 UTC has come after a later one of its entity" in caplog.text
         assert "two readings of one entity are both of 1970-01-01 00:00:02 UTC: they are one event" in caplog.text
+
+    with_broker(tmp_path, body)
+
+
+def test_a_message_that_the_broker_gives_again_is_safe_when_the_first_is(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        await tell(js, ("x", 1, 10))
+        source = opened(broker, ack_wait=0.5)
+        readings = source.readings()
+        await source.begin()
+        event = await anext(readings)
+        # As after an interruption that was longer than the broker waits.
+        reply = source._under_way[1]
+        source._under_way[1] = "nowhere"
+        following = asyncio.ensure_future(anext(readings))
+        await until(lambda: source._under_way.get(1) not in ("nowhere", reply, None))
+        await tell(js, ("y", 2, 20))
+        assert short([await following]) == [("y", 2, 20)]
+        info = await js.consumer_info("orders", "anabranch")
+        assert (info.num_ack_pending, info.num_redelivered) == (2, 1)
+        await event.safe()
+        await source.close()
 
     with_broker(tmp_path, body)
 

@@ -590,6 +590,11 @@ def test_a_database_that_refuses_for_a_while_is_waited_for(said: str) -> None:
     assert may_come(sa.exc.OperationalError(None, None, Exception(f"connection failed: FATAL:  {said}")))
 
 
+def test_a_database_that_takes_no_connections_at_all_is_not_waited_for() -> None:
+    said = 'FATAL:  database "shop" is not currently accepting connections'
+    assert not may_come(sa.exc.OperationalError(None, None, Exception(f"connection failed: {said}")))
+
+
 def test_a_view_that_is_broken_is_not_waited_for(tmp_path: Path) -> None:
     database = Sqlite(tmp_path / "orders.db")
     database.run("CREATE TABLE t (id INTEGER, at INTEGER, a REAL)", "CREATE VIEW orders AS SELECT * FROM t")

@@ -138,25 +138,28 @@ class ClientParty(Engine):
         talk = self.conversation
         if self._lost_something:
             self._lost_something = False
-            await self._do(talk.hello())
+            await self._hello()
         dropped = bool(self._dropped)
         self._dropped.clear()
         mail = [message for _, message in self._mail()]
         # Two subjects may overtake one another: derivatives go first, so that answers have them.
         mail.sort(key=lambda message: isinstance(message, m.Query))
         await self._do(talk.receive(mail))
-        if dropped:  # what did fit in was of use all the same
-            await self._do(talk.hello())
+        if dropped and self._stop is None:  # what did fit in was of use all the same
+            await self._hello()
         now = time.monotonic()
         if not talk.joined and self._stop is None and self._hello_again <= now:
-            self._hello_again = now + HELLO_EVERY
-            await self._do(talk.hello())
+            await self._hello()
         if talk.waits_for_features and self._look_again <= now:
             self._look_again = now + LOOK_EVERY
             await self._do(talk.tell_later())
         if self._saving is None and self._save_is_due():
             self._begin_saving()
         await self._say_goodbye(now)
+
+    async def _hello(self) -> None:
+        self._hello_again = time.monotonic() + HELLO_EVERY
+        await self._do(self.conversation.hello())
 
     async def _say_goodbye(self, now: float) -> None:
         """At the end, again and again until the server has kept it: else it would wait for a client that is gone."""

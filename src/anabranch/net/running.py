@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Generic, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -65,8 +66,10 @@ class Running(ABC, Generic[T]):
         self._queue: asyncio.Queue[T | None] = asyncio.Queue()
         self._goes_on = asyncio.Event()
         """Set where `tell` may have to wait no longer."""
-        self._asking = 0
-        """How many wait for what the party itself has to say."""
+        self._asking: Counter[bool] = Counter()
+        """How many wait for what the party itself has to say: of others, and of who iterates."""
+        self._taker: asyncio.Task[Any] | None = None
+        """Who iterates."""
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self.stopped: str | None = None
@@ -108,6 +111,7 @@ class Running(ABC, Generic[T]):
             if self._closing:
                 raise StopAsyncIteration
             self._task = asyncio.ensure_future(self._run())
+        self._taker = asyncio.current_task()
         item = None if self._task.done() and self._queue.empty() else await self._queue.get()
         self._goes_on.set()
         if item is None:
@@ -148,7 +152,7 @@ class Running(ABC, Generic[T]):
 
     async def tell(self, item: T | None) -> None:
         """Hands something to whoever iterates; waits while there is much that nobody has taken."""
-        while self._queue.qsize() >= (MOST_HELD if self._asking else HELD) and not self._closing:
+        while self._queue.qsize() >= self._most and not self._closing:
             self._goes_on.clear()
             await self._goes_on.wait()
         if item is None or not self._closing:  # someone else may still be iterating
@@ -157,12 +161,18 @@ class Running(ABC, Generic[T]):
     @contextmanager
     def _asks(self) -> Iterator[None]:
         """Meanwhile the party waits for nobody: who iterates may be the one that asks, and takes nothing."""
-        self._asking += 1
+        own = asyncio.current_task() is self._taker
+        self._asking[own] += 1
         self._goes_on.set()
         try:
             yield
         finally:
-            self._asking -= 1
+            self._asking[own] -= 1
+
+    @property
+    def _most(self) -> float:
+        """How many may wait for the ``async for`` now; another task that asks may do so for it, or all the time."""
+        return math.inf if self._asking[True] else MOST_HELD if self._asking[False] else HELD
 
 
 def rule_of(

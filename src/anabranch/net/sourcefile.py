@@ -226,12 +226,17 @@ def open_source(section: AnySource, columns: tuple[str, ...], party: Credentials
             from anabranch.sources.sql import SqlSource
 
             source = f"table '{section.table}' of '{database_of(section.url)}'"
-            return SqlSource(
-                section.url, section.table, names, columns, time=section.time, id=section.id, entity=section.entity,
-                event_time=section.event_time, unit=section.time_unit, as_of=section.as_of, follow=section.follow,
-                poll=section.poll, lag=section.lag, cursor=Cursor(folder / CURSOR, source),
-                known=folder / ENTITIES, most_ahead=section.max_skew,
-            )  # fmt: skip
+            cursor = Cursor(folder / CURSOR, source)
+            try:
+                return SqlSource(
+                    section.url, section.table, names, columns, time=section.time, id=section.id,
+                    entity=section.entity, event_time=section.event_time, unit=section.time_unit, as_of=section.as_of,
+                    follow=section.follow, poll=section.poll, lag=section.lag, cursor=cursor,
+                    known=folder / ENTITIES, most_ahead=section.max_skew,
+                )  # fmt: skip
+            except BaseException:  # it may be tried again, where the database is not there yet
+                cursor.close()
+                raise
         case JetStreamSection():
             credentials = _credentials(section, party)
             return JetStreamSource(

@@ -39,7 +39,7 @@ REMEMBERED = 10_000
 """So many events of the last rounds are remembered, so that one that comes late opens no second round; and as many wait
 for their rounds of each client that tells of them."""
 FULL = 10.0
-"""Seconds after which a client for which no more is kept is asked to tell again of what was refused."""
+"""Seconds between two requests to tell again of what was refused, of a client for which no more is kept."""
 OVERTAKEN = 2500
 """An event that a client told of more than so many before one that has its round now is forgotten. They are half of
 what may wait before a client listens for no more: else it would, for want of labels."""
@@ -286,7 +286,7 @@ class ServerConversation:
                 continue
             overtaken = len([*takewhile(until.__gt__, seat.told.values())])
             text = f"client {client} told of events over {OVERTAKEN:,} before one that has its round: no label came"
-            actions += self._forget_oldest(client, seat, overtaken, text, but=events)
+            actions += self._forget_oldest(client, seat, overtaken, text, but=frozenset(events))
         return actions
 
     def _void(self, client: int, rounds: m.Rounds = (), events: m.Events = ()) -> Send:

@@ -35,8 +35,14 @@ _POSTGRESQL = {
 FAILED = (sa.exc.DBAPIError, UnicodeDecodeError, OverflowError)
 """What a query may raise."""
 _FOR_A_WHILE = (
-    "starting up", "shutting down", "in recovery", "accepting connections", "too many", "remaining connection slots",
-)  # fmt: skip
+    "starting up",
+    "shutting down",
+    "in recovery",
+    "not yet accepting",
+    "system is not accepting",
+    "too many",
+    "remaining connection slots",
+)
 """In PostgreSQL's refusals that pass."""
 _LOCKED = ("database is locked", "disk I/O error")
 """What passes of SQLite's."""

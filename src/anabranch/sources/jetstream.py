@@ -226,6 +226,9 @@ class JetStreamSource:
 
     async def _happening(self, message: Msg) -> Happening | None:
         number = message.metadata.sequence.stream
+        if number in self._under_way:  # given again, since it was long under way: it is safe when the first is
+            self._under_way[number] = message.reply
+            return None
         try:
             reading, event = self._reading(message.data, message.metadata.timestamp, None)
         except DataError as error:

@@ -332,6 +332,8 @@ class SqlSource:
             try:
                 rows = await asyncio.to_thread(self._after, place, self._all)
             except sa.exc.DBAPIError as error:
+                if self._closed:
+                    raise
                 await asyncio.to_thread(self._gone, error)
             else:
                 self._back()

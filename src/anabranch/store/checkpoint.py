@@ -202,9 +202,10 @@ def _read_manifest(path: Path) -> tuple[dict[str, Any], Any]:
     try:
         manifest = json.loads(text.decode("utf-8", "surrogatepass"))
         if (written := manifest["format"]) != FORMAT:
+            later = isinstance(written, int) and written > FORMAT
             raise CheckpointError(
-                f"{path} is of the form {written}, and this version of Anabranch knows the form {FORMAT}: "
-                "use the version that wrote it, or a later one"
+                f"{path} is of the form {written}, and this version of Anabranch knows the form {FORMAT}: use the "
+                + ("version that wrote it, or a later one" if later else "version that wrote it, or begin anew")
             )
         return {"bytes": int(manifest["arrays"]["bytes"]), "sha256": manifest["arrays"]["sha256"]}, manifest["state"]
     except CheckpointError:
