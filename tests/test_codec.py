@@ -54,8 +54,8 @@ BY_NAME = {
     "embeddings": arrays(),
     "values": arrays(),
     "stored": st.booleans(),
-    "factor": st.floats(allow_nan=False),
-    "factors": st.lists(st.floats(allow_nan=False), max_size=5).map(tuple),
+    "factor": st.floats(allow_nan=False, allow_infinity=False),
+    "factors": st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=5).map(tuple),
     "noticed": TEXTS,
 }
 BY_KIND: dict[tuple[type, str], st.SearchStrategy] = {
@@ -196,6 +196,16 @@ def test_each_error_says_what_is_wrong():
     floats = encode(m.Query(1, 0, (), np.ones(0, bool))).replace(b"\1\0\1", b"\1\1\1")
     with pytest.raises(MessageError, match="flags are float32, not bool"):
         decode(floats)
+
+
+@pytest.mark.parametrize("factor", [np.nan, np.inf, -np.inf])
+def test_a_factor_that_is_not_finite_is_no_message(factor):
+    values = np.ones((1, 2), np.float32)
+    sent = m.Derivatives(1, 4, (5,), (m.MOMENT,), (b"5",), values, (1.0, factor), np.array([True]))
+    kept = m.Record(b"5", 1, np.array([True]), (0,), (4,), values, factor=factor)
+    for message in (sent, kept):
+        with pytest.raises(MessageError, match="a factor is not finite"):
+            decode(encode(message))
 
 
 @pytest.mark.parametrize(("clients", "width", "name"), [(1, 1, b""), (4, 64, b"x" * 16)])

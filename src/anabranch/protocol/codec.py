@@ -146,7 +146,17 @@ def _write_floats(values: tuple[float, ...]) -> bytes:
 
 
 def _read_floats(reader: _Reader) -> tuple[float, ...]:
-    return tuple(reader.unpack(f"<{reader.length(8)}d"))
+    return _finite(reader.unpack(f"<{reader.length(8)}d"))
+
+
+def _finite(values: tuple[float, ...]) -> tuple[float, ...]:
+    if not all(map(math.isfinite, values)):
+        raise MessageError("a factor is not finite")
+    return values
+
+
+def _read_float(reader: _Reader) -> float:
+    return _finite(reader.unpack("<d"))[0]
 
 
 def _write_array(value: NDArray[Any]) -> bytes:
@@ -210,7 +220,8 @@ def _read_terms(reader: _Reader) -> Terms:
     return Terms(**{name: form.read(reader) for name, form in _TERMS.items()})
 
 
-_U16, _U32, _ROUND, _NONCE, _FLOAT = (_number(form) for form in ("<H", "<I", "<q", "<Q", "<d"))
+_U16, _U32, _ROUND, _NONCE = (_number(form) for form in ("<H", "<I", "<q", "<Q"))
+_FLOAT = _Form(struct.Struct("<d").pack, _read_float)
 _TEXT = _Form(_write_text, _read_text)
 _LONG_TEXT = _Form(_write_long_text, _read_long_text)
 _EVENT = _Form(_write_event, _read_event)
