@@ -32,8 +32,9 @@ bench: $(VENV)/bench.stamp
 bench-net: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.net
 
+# Such as CHAOS="--seed 7 --in-flight 16".
 chaos: $(VENV)/test.stamp
-	$(BIN)/python -m benchmarks.chaos
+	$(BIN)/python -m benchmarks.chaos $(CHAOS)
 
 # Where an input fails, it is kept in fuzz/found: `python fuzz/fuzz_codec.py 1 fuzz/found/crash-...` tries it again.
 INPUTS ?= 1000000

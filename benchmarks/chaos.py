@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
         begin = time.monotonic()
         kills = asyncio.run(run(federation, told.rounds, told.kills, rng))
         seconds = time.monotonic() - begin
-        result, undisturbed = collect(replay, federation.folder, 1.0, None), simulated(config)
+        result, undisturbed = collect(replay, federation.folder, (1.0, 1), None), simulated(config)
         if told.in_flight == 1:
             disturbed = _written(config, replay, result, folder / "disturbed")
             alone = _written(config, replay, undisturbed, folder / "alone")

@@ -173,7 +173,7 @@ class RealFederation:
 
     def result(self) -> Result:
         """What the last checkpoints of the parties have."""
-        return collect(self.replay, self.folder, 1.0, None)
+        return collect(self.replay, self.folder, (1.0, 1), None)
 
     def _write(self, name: str, index: int) -> None:
         own = self.folder / name

@@ -301,6 +301,15 @@ def test_ctrl_c_ends_all_and_the_same_command_goes_on(tmp_path: Path) -> None:
         assert f"is in use by the process {os.getpid()}" in _flat(third.communicate(timeout=PATIENCE)[1])
     assert third.returncode == 2
 
+    # While the parties are starting again: so much is played as before, and nothing in this call.
+    again = up()
+    wait_for(lambda: processes_of(folder), "a process that starts")
+    again.send_signal(signal.SIGINT)
+    said = again.communicate(timeout=PATIENCE)[1]
+    assert again.returncode == 130, said
+    unmoved = json.loads((folder / "result.json").read_text())
+    assert [unmoved[key] for key in ("rounds", "timed_rounds", "rounds_per_second")] == [rounds["rounds"], 0, 0.0]
+
     # Another update.
     other = up("--set", "update.window=6")
     assert "holds a federation of other settings" in _flat(other.communicate(timeout=PATIENCE)[1])
@@ -321,6 +330,9 @@ def test_ctrl_c_ends_all_and_the_same_command_goes_on(tmp_path: Path) -> None:
     for name in ("model.safetensors", "curve.csv"):
         assert (folder / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
     assert {*FILES} <= {each.name for each in folder.iterdir()}
+    result = json.loads((folder / "result.json").read_text())
+    assert 0 < result["timed_rounds"] < 5000
+    assert result["rounds_per_second"] == result["timed_rounds"] / result["seconds"]
     # What is counted on the wire is that of all its processes.
     assert min(_wire(folder, "in", "Embeddings", "messages").values()) >= 5000
 

@@ -101,7 +101,7 @@ def check_table(server: Server, activations: list[int]) -> None:
     """The live table of ``anabranch up``, of a server that has played all."""
     status = server_status(server.party, 0.0) | {"ended": server.stopped}  # type: ignore[arg-type]
     rates, shown = Rates(), Console(file=io.StringIO(), width=100)
-    rates.add(status)
+    rates.add(1.0, status["rounds"])
     shown.print(table(status, ROUNDS, rates))
     text = shown.file.getvalue()  # type: ignore[attr-defined]
     assert f"round {ROUNDS} of {ROUNDS} · 0 rounds/s · run-time error 0." in text

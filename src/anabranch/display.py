@@ -155,6 +155,8 @@ def _totals(result: Result) -> Table:
     up, down = int(result.traffic.up.sum()), int(result.traffic.down.sum())
     last = min(result.rounds, RUN_TIME_WINDOW)
     seconds = f"{result.seconds:.1f} s, after {result.compile_seconds:.1f} s of compiling"
+    if result.timed_rounds is not None:
+        seconds = f"{result.timed_rounds:,} rounds in {result.seconds:.1f} s"
     drift = () if result.detections is None else (_drift(result.detections),)
     rows = (
         ("accumulated error rate", f"{result.error_rate:.4f}", f"mean of all {result.rounds:,} rounds"),

@@ -58,6 +58,8 @@ class Result:
     """What the delay came to, with ``label_delay``."""
     detections: list[Detection] | None = field(default=None, repr=False)
     """Where drift was noticed, with ``detect``."""
+    timed_rounds: int | None = None
+    """How many rounds took those ``seconds``; None is all of them. Fewer where a federation has gone on."""
     _measure: Callable[[], ClientTimes] | None = field(default=None, repr=False)
 
     @property
@@ -67,8 +69,9 @@ class Result:
 
     @property
     def rounds_per_second(self) -> float:
-        """Rounds a second, the stream included and compiling excluded."""
-        return self.rounds / self.seconds if self.rounds else 0.0
+        """Rounds a second, the stream included and compiling excluded; 0 where none was timed."""
+        rounds = self.rounds if self.timed_rounds is None else self.timed_rounds
+        return rounds / self.seconds if rounds and self.seconds else 0.0
 
     @cached_property
     def client_times(self) -> ClientTimes:
@@ -122,6 +125,7 @@ class Result:
             "client_seconds": _number(self.client_seconds),
             "client_seconds_how": "each client's functions, jitted apart, timed once and multiplied out",
             "seconds": self.seconds,
+            "timed_rounds": self.rounds if self.timed_rounds is None else self.timed_rounds,
             "compile_seconds": self.compile_seconds,
             "rounds_per_second": self.rounds_per_second,
             "settings": self.settings,

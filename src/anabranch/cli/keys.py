@@ -26,7 +26,6 @@ DaysOption = Annotated[int, typer.Option(help="How long the certificates are val
 
 @app.command(epilog=INIT_EXAMPLES)
 def init(
-    folder: FolderArgument,
     server: Annotated[
         str,
         typer.Option(
@@ -39,6 +38,7 @@ def init(
     clients: Annotated[
         str, typer.Option(metavar="NAMES", help="The clients' names, divided by commas, in order.", show_default=False)
     ],
+    folder: FolderArgument = Path("keys"),
     askers: Annotated[
         str,
         typer.Option(
@@ -55,8 +55,8 @@ def init(
     """Make the keys of a federation: a folder for each party, to be handed over, and one for the nats-server.
 
     Each party gets a certificate, an NKey and a connection.toml. The nats-server gets a certificate and a configuration
-    with TLS, in which each client may publish as itself and read what is for it, and nothing else. Nothing is
-    overwritten.
+    with TLS, in which each client may publish as itself and read what is for it, and nothing else. The folder is keys
+    where none is named; nothing is overwritten.
 
     Exit codes: 0 done; 2 something is wrong, and nothing was made.
     """

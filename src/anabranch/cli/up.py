@@ -125,7 +125,7 @@ def _up(
         with display.notices(notes):
             run = assemble.replay(config)
         federation = LocalFederation(config, folder.path, run.clients, pace, url=nats, federation=name)
-        code, seconds, pressed = asyncio.run(_watch(federation, config.rounds, notes, quiet=quiet))
+        code, timed, pressed = asyncio.run(_watch(federation, config.rounds, notes, quiet=quiet))
     except BaseException as error:
         folder.discard()
         if isinstance(error, AnabranchError) and federation is not None and federation.started:
@@ -136,7 +136,7 @@ def _up(
         stopped = "interrupted"
     elif federation.failed is not None:
         stopped = federation.last_words(federation.failed)
-    result = output.untimed(collect(run, folder.path, seconds, stopped, federation.status))
+    result = output.untimed(collect(run, folder.path, timed, stopped, federation.status))
     origin = output.Origin(source.name, config.title(), config.to_dict(), run.plan.data)
     output.write(folder.path, result, origin)
     if not quiet:
@@ -152,8 +152,8 @@ def _up(
 
 async def _watch(
     federation: LocalFederation, rounds: int | None, notes: Console, *, quiet: bool
-) -> tuple[int, float, int | None]:
-    """Runs it with a live table; returns the exit code, the seconds of its rounds, and which signal has ended it."""
+) -> tuple[int, tuple[float, int], int | None]:
+    """Runs it with a live table; returns the exit code, the seconds of how many rounds, and which signal ended it."""
     from rich.live import Live
 
     from anabranch import display
@@ -169,7 +169,7 @@ async def _watch(
         def tell() -> None:
             if federation.status and (not shown or shown[-1] is not federation.status):
                 shown[:] = [federation.status]
-                rates.add(federation.status)
+                rates.add(federation.parties[0].told_at, federation.status["rounds"])
                 live.update(table(federation.status, rounds, rates))
 
         live.update(f"starting {len(federation.parties)} processes in {federation.folder}")
@@ -179,9 +179,9 @@ async def _watch(
             await asyncio.wait({waiting, first}, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
                 first.cancel()
-                return waiting.result(), rates.seconds, None
+                return waiting.result(), (rates.seconds, rates.rounds), None
             await federation.stop()
-            return await waiting, rates.seconds, first.result()
+            return await waiting, (rates.seconds, rates.rounds), first.result()
 
 
 class _Nothing:

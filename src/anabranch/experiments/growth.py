@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,19 @@ class Exponent(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.value:.3f} (95 %: {self.low:.3f} to {self.high:.3f})"
+
+
+def slopes(means: Sequence[tuple[float, float]]) -> list[float]:
+    """The exponent between each ``T`` and the next, of pairs ``(T, mean sum)``; none where a sum is not positive.
+
+    A power law has the same everywhere.
+
+    >>> slopes([(10, 2.0), (100, 20.0), (1000, 2000.0)])
+    [1.0, 2.0]
+    """
+    if any(mean <= 0 for _, mean in means):
+        return []
+    return [float(np.log(b[1] / a[1]) / np.log(b[0] / a[0])) for a, b in pairwise(means)]
 
 
 def fit_exponent(rounds: Sequence[float], sums: Sequence[float]) -> Exponent | None:

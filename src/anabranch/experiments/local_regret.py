@@ -8,7 +8,7 @@ from statistics import fmean
 
 from anabranch.experiments.bounds import Constants, local_regret_bound
 from anabranch.experiments.experiment import Column, Picture, Presentation, Row, Run, Table, Value, select
-from anabranch.experiments.growth import Exponent, fit_exponent
+from anabranch.experiments.growth import Exponent, fit_exponent, slopes
 from anabranch.experiments.loglog import growth_picture
 from anabranch.experiments.study import IMNIST_DRIFT, Method, Study
 
@@ -20,12 +20,19 @@ FACTORS = (1.0, 0.1)
 """``c`` in ``η = c T^(−1/4)``: the paper's 1, and a tenth, at which this model learns. Either has the same proved rate
 of growth, as long as ``η ≤ 1/(2L)``."""
 PROVED = 0.75
+LONGEST = 10**6
 
 
 def horizons(study: Study) -> list[int]:
     """``T = 10^3 .. 10^6``, up to half of the study's rounds."""
-    steps = [step * 10**k for k in range(3, 6) for step in (1, 3)] + [10**6]
+    steps = [step * 10**k for k in range(3, 6) for step in (1, 3)] + [LONGEST]
     return [rounds for rounds in steps if 2 * rounds <= study.rounds] or [max(1, study.rounds // 2)]
+
+
+def reach(study: Study) -> str:
+    """For the caption: how far ``T`` goes, where that is not as far as usual."""
+    longest = max(horizons(study))
+    return "" if longest == LONGEST else f", T up to {longest:,} where the full size has {LONGEST:,}"
 
 
 def runs(study: Study) -> list[Run]:
@@ -77,7 +84,7 @@ def present(study: Study, rows: Sequence[Row], smoothness: float) -> Presentatio
         Column("small", "η ≤ 1/(2L)? (estimate)"),
         Column("bound", "bound (of estimates)", ".3g"),
     ]
-    caption = f"Dynamic local regret of DLR-Random, p = {P}, on drifting i-MNIST, mean of the seeds"
+    caption = f"Dynamic local regret of DLR-Random, p = {P}, on drifting i-MNIST, mean of the seeds{reach(study)}"
     shown.tables.append(Table("local-regret", caption, columns, lines, own_rounds=True))
     estimates = [
         Column("factor", "c", "g"),
@@ -88,6 +95,7 @@ def present(study: Study, rows: Sequence[Row], smoothness: float) -> Presentatio
         Column("gradient", "G, largest gradient", ".3g"),
     ]
     title = f"The constants of Theorem 1 as these runs show them: estimates, which the bounds above take with p = {P}"
+    title += reach(study)
     shown.tables.append(Table("local-constants", title, estimates, constants, own_rounds=True))
     picture = growth_picture(curves, PROVED, "Σ squared norm")
     shown.pictures.append(Picture("local-regret", caption, picture, own_rounds=True))
@@ -103,7 +111,13 @@ def _growth_note(name: str, points: list[tuple[int, list[float]]]) -> str:
     exponent: Exponent | None = fit_exponent(
         [t for t, sums in points for _ in sums], [each for _, sums in points for each in sums]
     )
-    return f"{name}: fitted exponent {exponent or 'none, for want of points'}; proved: at most {PROVED}."
+    if exponent is None:
+        return f"{name}: no exponent, for want of points; proved: at most {PROVED}."
+    between = slopes([(t, fmean(sums)) for t, sums in points])
+    return (
+        f"{name}: fitted exponent {exponent}, were it a power law; between one T and the next {min(between):.2f} to "
+        f"{max(between):.2f}, at last {between[-1]:.2f}; proved: at most {PROVED}."
+    )
 
 
 def _line(row: Row, smoothness: float) -> dict[str, Value]:

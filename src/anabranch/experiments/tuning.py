@@ -93,6 +93,14 @@ def untuned(pairs: Sequence[Pair], runs: Sequence[Run], records: Sequence[Record
     }
 
 
+def _remark(problem: Problem, errors: Mapping[str, Value], rate: float) -> str | None:
+    """What a reader of a choice must know."""
+    if all(error is None for error in errors.values()):
+        return ALL_DIVERGED
+    ends = {max(problem.learning_rates): "the largest", min(problem.learning_rates): "the smallest"}
+    return f"{ends[rate]} of the grid" if rate in ends else None
+
+
 def present_tuning(rows: Sequence[Row], chosen: Mapping[Pair, float]) -> Presentation:
     """The whole grid: a table for each problem, with a row for each method."""
     tables = []
@@ -109,8 +117,7 @@ def present_tuning(rows: Sequence[Row], chosen: Mapping[Pair, float]) -> Present
                     for row in some
                     if row.labels["method"] == str(method)
                 }
-                remark = ALL_DIVERGED if all(error is None for error in errors.values()) else None
-                lines.append({"row": str(method), **errors, "chosen": rate, "remark": remark})
+                lines.append({"row": str(method), **errors, "chosen": rate, "remark": _remark(problem, errors, rate)})
         if any(line["remark"] for line in lines):
             columns.append(Column("remark", "remark"))
         name = f"tuning-{problem.name}-{'drifting' if problem.drifting else 'stationary'}"

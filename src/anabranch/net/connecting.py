@@ -23,7 +23,7 @@ OPTIONS: dict[str, Any] = {
     "connect_timeout": 5,
     "max_reconnect_attempts": -1,  # a party waits for its broker, however long
     "reconnect_time_wait": 0.25,
-    "ping_interval": 10,
+    "ping_interval": 3,  # a broker whose machine has fallen silent is left at the third that is not answered
     "max_outstanding_pings": 2,
 }
 """What ``connect`` tells nats-py beside the credentials, in seconds."""

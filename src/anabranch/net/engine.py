@@ -36,7 +36,9 @@ INBOX = 256 * 2**20
 """Bytes of messages that wait to be read, in equal shares for all who send them; one message waits however large."""
 OFTEN = 5
 """So many of these are logged before those that follow soon wait."""
-QUIET = {"late", "twice", "old session", "stale"}
+OLD = "old session"
+"""A note of what a restart brings about, or somebody who gives again what he has read: it is in the log too."""
+QUIET = {"late", "twice", "stale"}
 """Notes of what the network does now and then: they are counted, and logged where one looks closely."""
 
 
@@ -213,7 +215,7 @@ class Engine(ABC):
         """Counts a note, and logs it where it is not one of many."""
         what, client = note.what, note.client
         self.notes[what, client] += note.count
-        level = logging.DEBUG if what in QUIET else logging.INFO if what in WELCOME else logging.WARNING
+        level = logging.DEBUG if what in QUIET else logging.INFO if what in WELCOME | {OLD} else logging.WARNING
         at_once = OFTEN if what in WELCOME else 1
         text, now = self._named(note.text, client), time.monotonic()
         self._repeats.tell((what, client), level, text, now, note.count, at_once)

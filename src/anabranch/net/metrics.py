@@ -96,9 +96,9 @@ class Metrics(Collector):
             return found if party.conversation.joined else [*found, "the server has not said welcome"]
         if party.conversation.ended:
             return [*found, "no round follows: the end was told"]
-        awaited = [self._client(i) for i in party.conversation.awaited()]
-        found += [f"waiting for {', '.join(awaited)}"] if awaited else []
         unknowing = [self._client(i) for i in party.conversation.unknowing()]
+        awaited = [name for i in party.waiting_for if (name := self._client(i)) not in unknowing]
+        found += [f"waiting for {', '.join(awaited)}"] if awaited else []
         why = "to know an event, or to send what can be used: each round waits for those whose missing is 'wait'"
         return [*found, *([f"waiting for {', '.join(unknowing)} {why}"] if unknowing else [])]
 

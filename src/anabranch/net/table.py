@@ -12,24 +12,31 @@ SPAN = 5.0
 
 
 class Rates:
-    """How fast a federation is."""
+    """How fast a federation is, by the clock of whoever watches it: its server may be killed and started again.
+
+    >>> rates = Rates()
+    >>> for second, rounds in [(1, 50), (2, 50), (3, 80), (4, 110), (9, 110)]:
+    ...     rates.add(second, rounds)
+    >>> rates.seconds, rates.rounds  # of a federation that has gone on after 50 rounds
+    (2, 60)
+    """
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
         self._first: tuple[float, int] | None = None
-        self._last = (0.0, 0)
+        """The last time at which no round was played yet, and how many were before."""
+        self._last: tuple[float, int] = (0.0, 0)
+        """The first time at which all were."""
 
-    def add(self, status: dict[str, Any]) -> None:
-        """A status of the server."""
-        now = (status["seconds"], status["rounds"])
-        if self._seen and now[0] < self._seen[-1][0]:  # the server was started again
-            self._seen.clear()
-        self._seen.append(now)
-        while now[0] - self._seen[0][0] > SPAN:
+    def add(self, now: float, rounds: int) -> None:
+        """So many rounds were played at a time, in seconds."""
+        self._seen.append((now, rounds))
+        while now - self._seen[0][0] > SPAN:
             self._seen.popleft()
-        if self._first is None and now[1] > 0:
-            self._first = self._seen[-2] if len(self._seen) > 1 else now
-        self._last = now
+        if self._first is None or rounds == self._first[1]:
+            self._first = self._last = (now, rounds)
+        elif rounds > self._last[1]:
+            self._last = (now, rounds)
 
     @property
     def now(self) -> float:
@@ -41,6 +48,11 @@ class Rates:
     def seconds(self) -> float:
         """From the first rounds to the last."""
         return 0.0 if self._first is None else self._last[0] - self._first[0]
+
+    @property
+    def rounds(self) -> int:
+        """How many were played in those seconds."""
+        return 0 if self._first is None else self._last[1] - self._first[1]
 
 
 def table(status: dict[str, Any], rounds: int | None, rates: Rates) -> Table:

@@ -60,6 +60,8 @@ class Party:
     """Of what that process reports."""
     status: dict[str, Any] = field(default_factory=dict)
     """The last that it reported."""
+    told_at: float = 0.0
+    """When it did, on the monotonic clock."""
     error: str | None = None
     """What its process has ended with, where that was an error."""
 
@@ -211,7 +213,7 @@ class LocalFederation:
                 if "error" in told:
                     party.error = told["error"]
                 else:
-                    party.status = told
+                    party.status, party.told_at = told, time.monotonic()
 
     async def wait(
         self,
@@ -340,14 +342,18 @@ class LocalFederation:
 
 
 def collect(
-    run: assemble.Replay, folder: Path, seconds: float, stopped: str | None, status: Mapping[str, Any] | None = None
+    run: assemble.Replay,
+    folder: Path,
+    timed: tuple[float, int],
+    stopped: str | None,
+    status: Mapping[str, Any] | None = None,
 ) -> Result:
     """The result of a local federation: what its parties' last checkpoints have.
 
     Args:
         run: that it replays.
         folder: of the federation.
-        seconds: that the rounds took.
+        timed: seconds, and how many of the rounds took them.
         stopped: why it ended early, or None.
         status: the server's last one, of its last process; None where it is not known.
 
@@ -386,9 +392,10 @@ def collect(
         activation_rate=ledger.activations / max(ledger.rounds, 1),
         traffic=ledger.traffic,
         detections=None if watch is None else watch.detections,
-        seconds=seconds,
+        seconds=timed[0],
         compile_seconds=0.0,
         settings=settings,
+        timed_rounds=timed[1],
     )
 
 
