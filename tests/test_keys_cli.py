@@ -55,14 +55,23 @@ def test_init_says_for_whom_the_folder_of_an_asker_is(tmp_path: Path) -> None:
 
 
 def test_a_cluster_has_several_hosts(tmp_path: Path) -> None:
-    code, _, _ = keys(
+    code, out, _ = keys(
         "init", tmp_path / "k", "--server", "a.example.org, b.example.org,10.0.0.7", "--clients", "x",
         "--listen", "127.0.0.1",
     )  # fmt: skip
     assert code == 0
+    assert "for each of the 3 nats-servers, which need a cluster.conf" in out
     held = Credentials.load(tmp_path / "k" / "x" / "connection.toml")
     assert held.urls == ("tls://a.example.org:4222", "tls://b.example.org:4222", "tls://10.0.0.7:4222")
     assert 'host: "127.0.0.1"' in (tmp_path / "k" / "broker" / "nats-server.conf").read_text()
+
+
+def test_without_a_folder_the_keys_are_in_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = keys("init", "--server", "nats.example.org", "--clients", "bank,shop")
+    assert code == 0
+    assert out.startswith("keys/ has the keys")
+    assert Credentials.load(tmp_path / "keys" / "bank" / "connection.toml").party == "bank"
 
 
 def test_renew_changes_the_certificate_alone(tmp_path: Path) -> None:

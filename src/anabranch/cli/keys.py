@@ -66,7 +66,7 @@ def init(
 
         names, others = _list(clients), _list(askers)
         keys.init(folder, federation, _list(server), names, askers=others, port=port, listen=listen, days=days)
-        typer.echo("\n".join(_made(folder, names, others, days)))
+        typer.echo("\n".join(_made(folder, _list(server), names, others, days)))
 
 
 @app.command(epilog=RENEW_EXAMPLES)
@@ -126,13 +126,16 @@ def _list(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
-def _made(folder: Path, clients: list[str], askers: list[str], days: int) -> list[str]:
+def _made(folder: Path, hosts: list[str], clients: list[str], askers: list[str], days: int) -> list[str]:
     """What was made, for whom, and what to do next."""
     from anabranch.net.credentials import CONNECTION
 
+    broker = "for the machine of the nats-server: in it, nats-server -c nats-server.conf"
+    if len(hosts) > 1:
+        broker = f"for each of the {len(hosts)} nats-servers, which need a cluster.conf beside nats-server.conf"
     rows = [
         ("authority/", "stays with you: its key signs. Keep it off every machine of the federation"),
-        ("broker/", "for the machine of the nats-server: in it, nats-server -c nats-server.conf"),
+        ("broker/", broker),
         ("server/", "for the server, which has the labels: anabranch server server.toml"),
         *((f"{name}/", f"for {name}, client {m}: anabranch client {name}.toml") for m, name in enumerate(clients, 1)),
         *((f"{name}/", f"for {name}, who asks: anabranch predict {name}/{CONNECTION} ..") for name in askers),
