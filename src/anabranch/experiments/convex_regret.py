@@ -50,8 +50,8 @@ def constants(study: Study) -> tuple[float, float]:
     """``D`` and ``G``, from a stream that no run sees.
 
     ``D`` is estimated: the distance from where every run begins, 0, to the best fixed model of 10,000 rounds. ``G``
-    is ``√2 max‖(x, 1)‖``, which no gradient of a sample seen exceeds, since ``‖softmax − onehot‖ ≤ √2``. Both have as few
-    digits as every machine finds alike: the solver's fifth depends on the processor.
+    is ``√2 max‖(x, 1)‖``, which no gradient of a sample seen exceeds, since ``‖softmax − onehot‖ ≤ √2``. Both have as
+    few digits as every machine finds alike: the solver's fifth depends on the processor.
     """
     if study.dry:
         return 1.0, 1.0
@@ -76,9 +76,8 @@ def present(study: Study, rows: Sequence[Row]) -> Presentation:
         curves[name] = [(t, [losses[seed][t] - best[seed][t].loss for seed in losses]) for t in horizon]
         # Of one run: no interval can be had from points that are not independent.
         between = slopes([(t, fmean(regrets)) for t, regrets in curves[name]])
-        found = f"from one T to the next its exponent is {min(between):.2f} to {max(between):.2f}" if between else "none"
-        last = f", at last {between[-1]:.2f}" if between else ""
-        shown.notes.append(f"Regret of {name}: {found}{last}; proved: at most 0.5 in the end.")
+        found = f"{min(between):.2f} to {max(between):.2f}, at last {between[-1]:.2f}" if between else "none"
+        shown.notes.append(f"Regret of {name}, its exponent from one T to the next: {found}; proved: at most 0.5.")
         for rounds, regrets in curves[name]:
             lines.append(
                 {
