@@ -16,7 +16,7 @@ from anabranch.errors import CheckpointError, ConfigError, ConnectError, DataErr
 from anabranch.sources import sql
 from anabranch.sources.base import Happening
 from anabranch.sources.cursor import Cursor
-from anabranch.sources.database import may_come
+from anabranch.sources.database import Connections, may_come, open_engine
 from anabranch.sources.marks import Marks
 from anabranch.sources.names import Names
 from anabranch.sources.sql import SqlSource
@@ -274,6 +274,18 @@ def test_a_look_up_ends_with_its_source_though_the_database_is_silent(server: Po
 
     run(main())
     assert source.counts["away"] == 0
+
+
+def test_a_connection_that_is_closed_just_now_is_not_interrupted(tmp_path: Path) -> None:
+    """By the thread of a look-up, which closes one after each."""
+    database = Sqlite(tmp_path / "orders.db")
+    database.run("CREATE TABLE orders (id INTEGER)")
+    engine = open_engine(database.url)
+    connections = Connections(engine)
+    connection = engine.raw_connection()
+    connection.driver_connection.close()  # type: ignore[union-attr]
+    connections.interrupt()
+    connection.invalidate()
 
 
 def test_a_column_that_vanishes_ends_it_with_its_name(database: Database) -> None:
