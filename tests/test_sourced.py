@@ -36,6 +36,7 @@ from anabranch.net.predicting import predicting
 from anabranch.net.server import ServerParty
 from anabranch.net.status import server_status
 from anabranch.protocol import messages as m
+from anabranch.sources import sql
 from anabranch.sources.base import Reading
 from anabranch.sources.features import Column, Features
 from anabranch.sources.files import FileSource
@@ -424,6 +425,38 @@ def test_a_database_that_starts_after_its_party_is_waited_for(tmp_path: Path) ->
     with postgresql() as database:
         assert run(main(database), 300.0) == 0
     assert (tmp_path / "bank.log").read_text().count("; waiting for it") <= 3, "said at each attempt"
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_readings_of_a_database_that_goes_away_before_they_are_looked_up_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    """They were fetched together; one that was looked up in vain is not safe."""
+    monkeypatch.setattr(sourced, "AGAIN", 0.01)
+    monkeypatch.setattr(sql, "AGAIN", 0.01)
+    world = companies(tmp_path, 9)
+
+    async def main() -> None:
+        party = world.party("bank", "nats://127.0.0.1:1")
+        source, database = party._source, Sqlite(tmp_path / "bank.db")
+        events = [await anext(party._events)]
+        database.stop()
+        waiting = asyncio.ensure_future(anext(party._events))
+        await until(lambda: waiting.done() or source.counts["away"])
+        assert not waiting.done()
+        if leaves:
+            waiting.cancel()
+            await asyncio.wait({waiting})
+        else:
+            database.start()
+            events += [await waiting, *[event async for event in party._events]]
+            assert events == [world.names.of(f"customer-{i:03}", (1000 + i) * 1_000_000) for i in range(9)]
+            assert source._cursor.waiting == 9
+        assert source._cursor.position is None
+        assert party._inputs.noted() == {}
+        await source.close()
+
+    run(main())
 
 
 def test_an_event_that_is_asked_for_before_it_is_read_again_activates_its_client(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anabranch.errors import CheckpointError
+from anabranch.errors import AwayError, CheckpointError
 from anabranch.sources.features import Column, Features
 from anabranch.sources.inputs import Inputs
 from anabranch.sources.kept import KeptInputs
@@ -176,3 +176,23 @@ def test_what_was_looked_up_before_is_not_asked_for_again(tmp_path: Path) -> Non
     inputs.look(b"?")  # it may have come since
     assert asked[-1:] == [b"?"]
     assert len(asked) == 5
+
+
+def test_a_source_that_is_away_is_not_one_that_does_not_know(tmp_path: Path) -> None:
+    away = [True]
+
+    def look(name: bytes) -> dict[str, float] | None:
+        if away[0]:
+            raise AwayError("the database is away")
+        return {"a": 1.0} if name == b"1" else None
+
+    inputs = Inputs(look, Features(["a"]), KeptInputs(tmp_path / "inputs", most=9))
+    for ahead in ({}, inputs.look_ahead([b"1", b"2"])):
+        with inputs.knowing(ahead):
+            assert (inputs.look(b"1"), inputs.peek(b"1")) == (None, None)
+            for name in (b"1", b"2"):
+                with pytest.raises(AwayError):
+                    inputs.read(name)
+    away[0] = False
+    assert (inputs.read(b"1"), inputs.read(b"2")) == (({"a": 1.0}, [1.0]), None)
+    assert inputs.counts == {"away": 2, "unknown": 1}
