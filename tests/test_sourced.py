@@ -473,7 +473,7 @@ def test_an_event_that_is_asked_for_before_it_is_read_again_activates_its_client
         (reply,) = sent(talk.receive([m.Ask(7, 0, 0, False, (event,), None)]), m.Reply)
         assert (said.event, reply.activated.tolist()) == (event, [True])
         again._let_go()  # it is kept with its round's input, and so is safe
-        assert again._own.own() == []
+        assert again._own.own() == {}
         await again._source.close()
 
     run(main())
@@ -740,8 +740,44 @@ def test_a_client_that_was_killed_tells_of_the_same(
         assert [each async for each in events] == [(1, [0.0]), (2, [100.0])]
         again, events = told_of(monkeypatch, world, (5, 0), (95, 99.9), (90, 100), (125, 100), (185, 0))
         if asked:
-            assert activated_by(again, again._own.own()[1])
+            assert activated_by(again, [*again._own.own()][1])
         assert [each async for each in events] == [(1, [0.0]), (2, [100.0]), (4, [0.0])]
+
+    run(main())
+
+
+def test_a_client_that_was_killed_tells_of_what_moves_after_what_it_has_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stimulus knows the reading that is given again: it is no move, and its event's input stays."""
+    world = sensors(tmp_path)
+
+    async def main() -> None:
+        party, events = told_of(monkeypatch, world, (5, 0), (90, 100))
+        assert [each async for each in events] == [(1, [0.0]), (2, [100.0])]
+        party._are_safe([Names(bytes(32), 60_000_000).of("", 60_000_000)])
+        await party._save()
+        _, events = told_of(monkeypatch, world, (90, 100), (110, 200), (125, 200))
+        assert [each async for each in events] == [(2, [100.0]), (3, [200.0])]
+
+    run(main())
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_readings_before_the_one_that_a_killed_client_told_of_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: bool
+) -> None:
+    world = sensors(tmp_path)
+    light = [(5, 0), (70, 0.1), (90, 100), (125, 0)]
+    told = [(1, [0.0]), (2, [100.0]), (3, [0.0])]
+
+    async def main() -> None:
+        party, events = told_of(monkeypatch, world, *light[:3])
+        assert [each async for each in events] == told[:2]
+        if saved:
+            await party._save()
+        _, events = told_of(monkeypatch, world, *light)
+        assert [each async for each in events] == told
 
     run(main())
 
@@ -869,13 +905,13 @@ def test_events_of_its_own_whose_rounds_are_in_the_checkpoint_are_not_resumed(tm
     party = world.party("room2", "nats://127.0.0.1:1")
     for t, event in enumerate([b"before", b"after"], party.conversation.applied):
         party._inputs._kept.put(event, np.zeros(1, np.float32), None)
-        party._own.add_own(event)
+        party._own.add_own(event, 0)
         party._own.learnt([(t, event, True)], [])
-    party._own.add_own(b"no round")
+    party._own.add_own(b"no round", 0)
     party._own.close()
     run(party._source.close())
     party = world.party("room2", "nats://127.0.0.1:1")
-    assert party._own.own() == [*party.conversation._keeping.own] == [b"after", b"no round"]
+    assert [*party._own.own()] == [*party.conversation._keeping.own] == [b"after", b"no round"]
     run(party._source.close())
 
 

@@ -42,7 +42,7 @@ def test_readings_renew_an_event_until_somebody_knows_of_it(tmp_path: Path, know
         values[b"1"] = {"a": a}
         assert inputs.read(b"1") == ({"a": a}, [a])
     if known == "of its own":
-        kept.add_own(b"1")
+        kept.add_own(b"1", 0)
     else:
         kept.put(b"1", np.zeros(1, np.float32), False, 0)
     if known == "learnt":

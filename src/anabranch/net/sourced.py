@@ -146,10 +146,10 @@ class SourcedClient(_Sourced, ClientParty):
             stimulus.restore(found.state.get("stimulus", []))
         kept.drop_own([event for t, event, _ in kept.were_learnt() if t <= self.conversation.applied])
         # The server may ask for one of these before the source has given it again.
-        self.conversation.resume(kept.own())
+        self._resumed = kept.own()
+        """Of these the ones that were not given again yet, and the time of the reading that each came of."""
+        self.conversation.resume([*self._resumed])
         self.conversation.was_asked(kept.asked(REMEMBERED))
-        self._resumed = {*kept.own()}
-        """Of these the ones that were not given again yet."""
 
     async def _touching(self) -> AsyncIterator[bytes]:
         """The events that activate the client."""
@@ -159,7 +159,7 @@ class SourcedClient(_Sourced, ClientParty):
                 await happening.safe()
                 await asyncio.sleep(0)  # a file's readings come without a pause, and everything else is to go on
                 continue
-            self._own.add_own(happening.name)
+            self._own.add_own(happening.name, happening.reading.time)
             self._taken.add(happening.name, happening)
             if len(self._taken) > UNSAFE:
                 self._are_safe([self._taken.oldest])
@@ -174,8 +174,9 @@ class SourcedClient(_Sourced, ClientParty):
         if not self._stimulus.of_readings:  # it is read all the same: some sources know what they have read
             return False
         name, reading = happening.name, happening.reading
-        again = name in self._resumed  # it has activated the client, and the stimulus may not know that
-        self._resumed.discard(name)
+        if reading.time < self._resumed.get(name, reading.time):  # the one that has activated the client comes yet
+            return False
+        again = self._resumed.pop(name, None) is not None  # it has, and the stimulus may not know that
 
         def is_late() -> bool:
             return not again and self.conversation.is_late(name)
@@ -185,9 +186,9 @@ class SourcedClient(_Sourced, ClientParty):
             self._last = name
             await self._do(self.conversation.happened(name))
         if seen is None:
-            return False
+            return again
         values, x = seen
-        return self._stimulus.touches(reading._replace(values={**reading.values, **values}), x)
+        return self._stimulus.touches(reading._replace(values={**reading.values, **values}), x) or again
 
     async def _seen(self, event: bytes, is_late: Callable[[], bool]) -> tuple[Mapping[str, Any], NDArray[Any]] | None:
         """The values and features of an event that a reading has come of; waits for a source that is away."""

@@ -18,7 +18,7 @@ from anabranch.checks import whole
 from anabranch.errors import CheckpointError, ConfigError
 from anabranch.sources.sqlite import naming, open_sqlite
 
-_KIND = 0x616E6B35  # "ank5"
+_KIND = 0x616E6B36  # "ank6"
 _SCHEMA = """
 CREATE TABLE kept (
     event BLOB PRIMARY KEY, x BLOB NOT NULL, kept_at REAL NOT NULL, activated INTEGER, number INTEGER NOT NULL,
@@ -28,7 +28,7 @@ CREATE INDEX kept_undecided ON kept (number) WHERE activated IS NULL AND learnt 
 CREATE INDEX kept_waiting ON kept (number) WHERE activated IS NOT NULL AND learnt IS NULL;
 CREATE INDEX kept_learnt ON kept (learnt) WHERE learnt IS NOT NULL;
 CREATE INDEX kept_by_time ON kept (kept_at);
-CREATE TABLE own (place INTEGER PRIMARY KEY, event BLOB NOT NULL UNIQUE);
+CREATE TABLE own (place INTEGER PRIMARY KEY, event BLOB NOT NULL UNIQUE, read_at INTEGER NOT NULL);
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)
 """
 
@@ -198,24 +198,29 @@ class KeptInputs:
         with naming(self.path):
             return [event for (event,) in self._database.execute(query, (n,)).fetchall()][::-1]
 
-    def own(self) -> list[bytes]:
-        """The events that have activated this client and are not known to be safe, in their order.
+    def own(self) -> dict[bytes, int]:
+        """The events that have activated this client and are not known to be safe, in their order, with what `add_own` was told.
 
         Raises:
             CheckpointError: where the file is damaged.
         """
         with naming(self.path):
-            return [event for (event,) in self._database.execute("SELECT event FROM own ORDER BY place").fetchall()]
+            return dict(self._database.execute("SELECT event, read_at FROM own ORDER BY place").fetchall())
 
-    def add_own(self, event: bytes) -> None:
+    def add_own(self, event: bytes, time: int) -> None:
         """An event activates this client: so it is after this process was killed, too.
+
+        Args:
+            event: its name.
+            time: of the reading that did, in microseconds since 1970; of one that is there already it stays.
 
         Raises:
             CheckpointError: where the file is damaged.
             OutputError: where it cannot be written.
         """
         with naming(self.path):
-            self._owned += self._database.execute("INSERT OR IGNORE INTO own (event) VALUES (?)", (event,)).rowcount
+            new = self._database.execute("INSERT OR IGNORE INTO own (event, read_at) VALUES (?, ?)", (event, time))
+        self._owned += new.rowcount
 
     def drop_own(self, events: Iterable[bytes]) -> None:
         """Of these nothing can be lost any more; others do not matter.
