@@ -32,7 +32,7 @@ def test_an_entity_that_changes_changes_no_event_that_was_looked_up(tmp_path: Pa
         assert [each.look(name).tolist() for name in (b"1", b"2")] == first  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("known", ["asked for", "of its own", "learnt"])
+@pytest.mark.parametrize("known", ["asked for", "undecided", "of its own", "safe", "learnt"])
 def test_readings_renew_an_event_until_somebody_knows_of_it(tmp_path: Path, known: str) -> None:
     values: dict[bytes, Any] = {b"1": {"a": 1.0}, b"2": {"a": 9.0}}
     kept = KeptInputs(tmp_path / "inputs", most=9)
@@ -41,12 +41,17 @@ def test_readings_renew_an_event_until_somebody_knows_of_it(tmp_path: Path, know
     for a in (2.0, 3.0):
         values[b"1"] = {"a": a}
         assert inputs.read(b"1") == ({"a": a}, [a])
-    if known == "of its own":
+    if known in ("of its own", "safe"):
         kept.add_own(b"1", 0)
-    else:
+    if known == "safe":
+        kept.drop_own([b"1"])
+    if known == "undecided":
+        kept.was_asked(b"1")
+    if known in ("asked for", "learnt"):
         kept.put(b"1", np.zeros(1, np.float32), False, 0)
     if known == "learnt":
         kept.learnt([(0, b"1", False)], [])
+    assert kept.asked(9) == ([] if known == "of its own" else [b"1"])
     values[b"1"] = {"a": 4.0}
     assert inputs.read(b"1") == ({"a": 4.0}, [3.0])
     assert (inputs.look(b"1"), inputs.read(b"2"), len(kept)) == ([3.0], ({"a": 9.0}, [9.0]), 2)

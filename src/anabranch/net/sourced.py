@@ -215,6 +215,7 @@ class SourcedClient(_Sourced, ClientParty):
 
     def _are_safe(self, events: Sequence[bytes]) -> None:
         self._own.drop_own(events)
+        self.conversation.was_asked(events)
         for each in events:
             self._taken.is_safe(each)
 
