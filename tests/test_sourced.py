@@ -36,6 +36,7 @@ from anabranch.net.predicting import predicting
 from anabranch.net.server import ServerParty
 from anabranch.net.status import server_status
 from anabranch.protocol import messages as m
+from anabranch.sources import sql
 from anabranch.sources.base import Reading
 from anabranch.sources.features import Column, Features
 from anabranch.sources.files import FileSource
@@ -426,6 +427,38 @@ def test_a_database_that_starts_after_its_party_is_waited_for(tmp_path: Path) ->
     assert (tmp_path / "bank.log").read_text().count("; waiting for it") <= 3, "said at each attempt"
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_readings_of_a_database_that_goes_away_before_they_are_looked_up_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    """They were fetched together; one that was looked up in vain is not safe."""
+    monkeypatch.setattr(sourced, "AGAIN", 0.01)
+    monkeypatch.setattr(sql, "AGAIN", 0.01)
+    world = companies(tmp_path, 9)
+
+    async def main() -> None:
+        party = world.party("bank", "nats://127.0.0.1:1")
+        source, database = party._source, Sqlite(tmp_path / "bank.db")
+        events = [await anext(party._events)]
+        database.stop()
+        waiting = asyncio.ensure_future(anext(party._events))
+        await until(lambda: waiting.done() or source.counts["away"])
+        assert not waiting.done()
+        if leaves:
+            waiting.cancel()
+            await asyncio.wait({waiting})
+        else:
+            database.start()
+            events += [await waiting, *[event async for event in party._events]]
+            assert events == [world.names.of(f"customer-{i:03}", (1000 + i) * 1_000_000) for i in range(9)]
+            assert source._cursor.waiting == 9
+        assert source._cursor.position is None
+        assert party._inputs.noted() == {}
+        await source.close()
+
+    run(main())
+
+
 def test_an_event_that_is_asked_for_before_it_is_read_again_activates_its_client(tmp_path: Path) -> None:
     world = companies(tmp_path, 3)
 
@@ -440,7 +473,7 @@ def test_an_event_that_is_asked_for_before_it_is_read_again_activates_its_client
         (reply,) = sent(talk.receive([m.Ask(7, 0, 0, False, (event,), None)]), m.Reply)
         assert (said.event, reply.activated.tolist()) == (event, [True])
         again._let_go()  # it is kept with its round's input, and so is safe
-        assert again._own.own() == []
+        assert again._own.own() == {}
         await again._source.close()
 
     run(main())
@@ -634,12 +667,12 @@ def told_of(monkeypatch: pytest.MonkeyPatch, world: World, *light: tuple[float, 
     return party, events()
 
 
-def activated_by(party: Any, event: bytes) -> bool:
+def activated_by(party: Any, event: bytes, *, stored: bool = False) -> bool:
     """Whether a client is activated by an event that the server has just asked it for."""
     talk = party.conversation
     (hello,) = sent(talk.hello(), m.Hello)
     talk.receive([m.Welcome(hello.session, 7, talk.terms, 4, hello.schema, 0)])
-    (reply,) = sent(talk.receive([m.Ask(7, 0, 0, False, (event,), None)]), m.Reply)
+    (reply,) = sent(talk.receive([m.Ask(7, 0, 0, stored, (event,), None)]), m.Reply)
     return bool(reply.activated[0])
 
 
@@ -678,8 +711,9 @@ def test_what_has_moved_in_a_moment_that_the_server_has_asked_for_is_told_of_wit
     assert party.notes["late", None] == 1
 
 
+@pytest.mark.parametrize("stored", [False, True])
 def test_after_a_restart_what_has_moved_in_a_moment_that_was_asked_for_is_still_told_of_with_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: bool
 ) -> None:
     world = sensors(tmp_path)
 
@@ -687,11 +721,34 @@ def test_after_a_restart_what_has_moved_in_a_moment_that_was_asked_for_is_still_
         party, events = told_of(monkeypatch, world, (5, 0), (65, 0))
         assert [each async for each in events] == [(1, [0.0])]
         second = Names(bytes(32), 60_000_000).of("", 120_000_000)
-        assert not activated_by(party, second)
-        party._own.learnt([(0, second, False)], [])
+        assert not activated_by(party, second, stored=stored)
+        if not stored:  # then a passive client has no part in the round
+            party._own.learnt([(0, second, False)], [])
         again, events = told_of(monkeypatch, world, (5, 0), (65, 0), (90, 100), (125, 100))
         assert [each async for each in events] == [(1, [0.0]), (3, [100.0])]
         assert again.notes["late", None] > 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_has_moved_in_a_moment_whose_round_is_over_is_told_of_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restart: bool
+) -> None:
+    world = sensors(tmp_path)
+    light = [(5, 0), (30, 100), (65, 100)]
+    first = Names(bytes(32), 60_000_000).of("", 60_000_000)
+
+    async def main() -> None:
+        party, events = told_of(monkeypatch, world, *(light[:1] if restart else light))
+        assert await anext(events) == (1, [0.0])
+        party.conversation._keeping.settle(first)
+        party._let_go()
+        if restart:
+            party, events = told_of(monkeypatch, world, *light[1:])
+        assert [each async for each in events] == [(2, [100.0])]
+        assert party._own.get(first)[0].tolist() == [0.0]
+        assert party.notes["late", None] == 1
 
     run(main())
 
@@ -707,8 +764,44 @@ def test_a_client_that_was_killed_tells_of_the_same(
         assert [each async for each in events] == [(1, [0.0]), (2, [100.0])]
         again, events = told_of(monkeypatch, world, (5, 0), (95, 99.9), (90, 100), (125, 100), (185, 0))
         if asked:
-            assert activated_by(again, again._own.own()[1])
+            assert activated_by(again, [*again._own.own()][1])
         assert [each async for each in events] == [(1, [0.0]), (2, [100.0]), (4, [0.0])]
+
+    run(main())
+
+
+def test_a_client_that_was_killed_tells_of_what_moves_after_what_it_has_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stimulus knows the reading that is given again: it is no move, and its event's input stays."""
+    world = sensors(tmp_path)
+
+    async def main() -> None:
+        party, events = told_of(monkeypatch, world, (5, 0), (90, 100))
+        assert [each async for each in events] == [(1, [0.0]), (2, [100.0])]
+        party._are_safe([Names(bytes(32), 60_000_000).of("", 60_000_000)])
+        await party._save()
+        _, events = told_of(monkeypatch, world, (90, 100), (110, 200), (125, 200))
+        assert [each async for each in events] == [(2, [100.0]), (3, [200.0])]
+
+    run(main())
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_readings_before_the_one_that_a_killed_client_told_of_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: bool
+) -> None:
+    world = sensors(tmp_path)
+    light = [(5, 0), (70, 0.1), (90, 100), (125, 0)]
+    told = [(1, [0.0]), (2, [100.0]), (3, [0.0])]
+
+    async def main() -> None:
+        party, events = told_of(monkeypatch, world, *light[:3])
+        assert [each async for each in events] == told[:2]
+        if saved:
+            await party._save()
+        _, events = told_of(monkeypatch, world, *light)
+        assert [each async for each in events] == told
 
     run(main())
 
@@ -836,13 +929,13 @@ def test_events_of_its_own_whose_rounds_are_in_the_checkpoint_are_not_resumed(tm
     party = world.party("room2", "nats://127.0.0.1:1")
     for t, event in enumerate([b"before", b"after"], party.conversation.applied):
         party._inputs._kept.put(event, np.zeros(1, np.float32), None)
-        party._own.add_own(event)
+        party._own.add_own(event, 0)
         party._own.learnt([(t, event, True)], [])
-    party._own.add_own(b"no round")
+    party._own.add_own(b"no round", 0)
     party._own.close()
     run(party._source.close())
     party = world.party("room2", "nats://127.0.0.1:1")
-    assert party._own.own() == [*party.conversation._keeping.own] == [b"after", b"no round"]
+    assert [*party._own.own()] == [*party.conversation._keeping.own] == [b"after", b"no round"]
     run(party._source.close())
 
 

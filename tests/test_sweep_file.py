@@ -103,6 +103,16 @@ def test_paths_are_relative_to_the_file_that_they_stand_in(tmp_path: Path) -> No
     assert load(tmp_path / "base/rooms.toml", ["seed=1"]) == configs(path)[0]
 
 
+def test_a_base_that_is_a_link_means_the_data_beside_the_link(tmp_path: Path) -> None:
+    write_rooms(tmp_path / "b")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/rooms.csv").write_bytes((tmp_path / "b/rooms.csv").read_bytes())
+    (tmp_path / "a/rooms.toml").symlink_to("../b/rooms.toml")
+    path = written(tmp_path / "a/sweep.toml", 'base = "rooms.toml"\n[grid]\nseed = [1]')
+    assert configs(path) == [load(tmp_path / "a/rooms.toml", ["seed=1"])]
+    assert configs(path)[0].stream.path == str((tmp_path / "a/rooms.csv").resolve())  # type: ignore[union-attr]
+
+
 def test_a_file_may_be_complete_by_itself(tmp_path: Path) -> None:
     path = write_rooms(tmp_path)
     path.write_text(path.read_text() + "[grid]\nseed = [3]")

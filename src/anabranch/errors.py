@@ -14,6 +14,7 @@
         ├── RefusedError          the other side refuses to take part (also a ConnectionError)
         ├── ClusterError          a cluster cannot be reached or used (also a ConnectionError)
         ├── ConnectError          a party cannot connect to a broker or a database, and why (also a ConnectionError)
+        │   └── AwayError         a source that was there cannot be asked just now
         └── Diverged              the loss stopped being finite; carries the result so far
     KeyboardInterrupt
     └── Interrupted               Ctrl-C during a run; carries the result so far
@@ -82,6 +83,12 @@ class ConnectError(AnabranchError, ConnectionError):
     yet."""
 
     temporary: bool = False
+
+
+class AwayError(ConnectError):
+    """A source cannot say just now what it has: its database is away, and is waited for."""
+
+    temporary = True
 
 
 class Diverged(AnabranchError, ArithmeticError):  # noqa: N818 (it reads as what happened)

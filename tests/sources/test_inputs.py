@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anabranch.errors import CheckpointError
+from anabranch.errors import AwayError, CheckpointError
 from anabranch.sources.features import Column, Features
 from anabranch.sources.inputs import Inputs
 from anabranch.sources.kept import KeptInputs
@@ -32,7 +32,7 @@ def test_an_entity_that_changes_changes_no_event_that_was_looked_up(tmp_path: Pa
         assert [each.look(name).tolist() for name in (b"1", b"2")] == first  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("known", ["asked for", "of its own", "learnt"])
+@pytest.mark.parametrize("known", ["asked for", "undecided", "of its own", "safe", "learnt"])
 def test_readings_renew_an_event_until_somebody_knows_of_it(tmp_path: Path, known: str) -> None:
     values: dict[bytes, Any] = {b"1": {"a": 1.0}, b"2": {"a": 9.0}}
     kept = KeptInputs(tmp_path / "inputs", most=9)
@@ -41,12 +41,17 @@ def test_readings_renew_an_event_until_somebody_knows_of_it(tmp_path: Path, know
     for a in (2.0, 3.0):
         values[b"1"] = {"a": a}
         assert inputs.read(b"1") == ({"a": a}, [a])
-    if known == "of its own":
-        kept.add_own(b"1")
-    else:
+    if known in ("of its own", "safe"):
+        kept.add_own(b"1", 0)
+    if known == "safe":
+        kept.drop_own([b"1"])
+    if known == "undecided":
+        kept.was_asked(b"1")
+    if known in ("asked for", "learnt"):
         kept.put(b"1", np.zeros(1, np.float32), False, 0)
     if known == "learnt":
         kept.learnt([(0, b"1", False)], [])
+    assert kept.asked(9) == ([] if known == "of its own" else [b"1"])
     values[b"1"] = {"a": 4.0}
     assert inputs.read(b"1") == ({"a": 4.0}, [3.0])
     assert (inputs.look(b"1"), inputs.read(b"2"), len(kept)) == ([3.0], ({"a": 9.0}, [9.0]), 2)
@@ -176,3 +181,23 @@ def test_what_was_looked_up_before_is_not_asked_for_again(tmp_path: Path) -> Non
     inputs.look(b"?")  # it may have come since
     assert asked[-1:] == [b"?"]
     assert len(asked) == 5
+
+
+def test_a_source_that_is_away_is_not_one_that_does_not_know(tmp_path: Path) -> None:
+    away = [True]
+
+    def look(name: bytes) -> dict[str, float] | None:
+        if away[0]:
+            raise AwayError("the database is away")
+        return {"a": 1.0} if name == b"1" else None
+
+    inputs = Inputs(look, Features(["a"]), KeptInputs(tmp_path / "inputs", most=9))
+    for ahead in ({}, inputs.look_ahead([b"1", b"2"])):
+        with inputs.knowing(ahead):
+            assert (inputs.look(b"1"), inputs.peek(b"1")) == (None, None)
+            for name in (b"1", b"2"):
+                with pytest.raises(AwayError):
+                    inputs.read(name)
+    away[0] = False
+    assert (inputs.read(b"1"), inputs.read(b"2")) == (({"a": 1.0}, [1.0]), None)
+    assert inputs.counts == {"away": 2, "unknown": 1}

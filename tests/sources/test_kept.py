@@ -61,7 +61,7 @@ def test_events_of_its_own_stay_until_they_are_safe(tmp_path: Path) -> None:
     for number in range(20):
         kept.put(bytes([number]), row(number), None)
         if number < 3:
-            kept.add_own(bytes([number]))
+            kept.add_own(bytes([number]), number)
     there = [number for number in range(20) if kept.get(bytes([number])) is not None]
     assert (there, len(kept)) == ([0, 1, 2, 18, 19], 5)
     kept.drop_own([b"\0", b"\1"])
@@ -95,10 +95,10 @@ def test_what_is_old_goes(tmp_path: Path) -> None:
     kept.put(b"b", row(2), None, 1)
     kept.put(b"a", row(1), True, 2)  # makes it no younger
     for event in (b"a", b"b"):
-        kept.add_own(event)
+        kept.add_own(event, 7)
     assert kept.expire(109.9) == 0
     assert kept.expire(110) == 1
-    assert (kept.get(b"a"), len(kept), kept.own()) == (None, 1, [b"b"])
+    assert (kept.get(b"a"), len(kept), kept.own()) == (None, 1, {b"b": 7})
     assert KeptInputs(tmp_path / "other", most=9).expire(1e12) == 0
 
 
@@ -115,11 +115,11 @@ def test_dropped_events_are_gone_and_unknown_ones_do_not_matter(tmp_path: Path) 
 
 def test_events_of_its_own_are_held_until_they_are_safe(tmp_path: Path) -> None:
     kept = KeptInputs(tmp_path / "inputs", most=1)
-    for event in (b"b", b"a", b"c", b"b"):
-        kept.add_own(event)
+    for time, event in enumerate([b"b", b"a", b"c", b"b"], -1):
+        kept.add_own(event, time)
     kept.drop_own([b"a", b"x"])
     kept.close()
-    assert KeptInputs(tmp_path / "inputs", most=1).own() == [b"b", b"c"]
+    assert [*KeptInputs(tmp_path / "inputs", most=1).own().items()] == [(b"b", -1), (b"c", 1)]
 
 
 def test_it_survives_kill_9(tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ class LazyInputs:
         self._kept.put(event, x, activated, number)
         note_crowded_out(self._notes, self._kept, f"at most {MOST:,} are kept: let the server's `most` be no more")
 
+    def was_asked(self, event: bytes) -> None:
+        """The server knows of an event."""
+        if self._kept is not None:
+            self._kept.was_asked(event)
+
     def learnt(self, rounds: Sequence[tuple[int, bytes, bool]], gone: Iterable[bytes]) -> None:
         """Notes the rounds of events, and lets go of some others."""
         if self._kept is not None:

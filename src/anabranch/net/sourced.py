@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Mappin
 from itertools import chain
 from typing import Any
 
-from anabranch.errors import ConnectError
+from numpy.typing import NDArray
+
+from anabranch.errors import AwayError, ConnectError
 from anabranch.net.client import ClientParty
 from anabranch.net.engine import Engine
 from anabranch.net.server import ServerParty
@@ -23,7 +25,7 @@ from anabranch.protocol.keeping import REMEMBERED
 from anabranch.sources.activation import Stimulus
 from anabranch.sources.base import Happening, Source
 from anabranch.sources.features import Features
-from anabranch.sources.inputs import Inputs
+from anabranch.sources.inputs import Found, Inputs
 from anabranch.sources.kept import KeptInputs
 from anabranch.sources.labels import LateLabel, SourceLabels
 from anabranch.sources.names import Names
@@ -31,8 +33,8 @@ from anabranch.store import checkpoint
 
 SAVE_EVERY = 5.0
 """Seconds after which a client saves a checkpoint because a source waits to hear that something is safe."""
-BEGIN_AGAIN = 1.0
-"""Seconds between two attempts to begin a source."""
+AGAIN = 1.0
+"""Seconds between two attempts to begin a source, or to look up what it gave a reading of."""
 EXPIRE_EVERY = 60.0
 """Seconds between two looks at which inputs are too old."""
 SLOW = 10.0
@@ -144,10 +146,10 @@ class SourcedClient(_Sourced, ClientParty):
             stimulus.restore(found.state.get("stimulus", []))
         kept.drop_own([event for t, event, _ in kept.were_learnt() if t <= self.conversation.applied])
         # The server may ask for one of these before the source has given it again.
-        self.conversation.resume(kept.own())
+        self._resumed = kept.own()
+        """Of these the ones that were not given again yet, and the time of the reading that each came of."""
+        self.conversation.resume([*self._resumed])
         self.conversation.was_asked(kept.asked(REMEMBERED))
-        self._resumed = {*kept.own()}
-        """Of these the ones that were not given again yet."""
 
     async def _touching(self) -> AsyncIterator[bytes]:
         """The events that activate the client."""
@@ -157,7 +159,7 @@ class SourcedClient(_Sourced, ClientParty):
                 await happening.safe()
                 await asyncio.sleep(0)  # a file's readings come without a pause, and everything else is to go on
                 continue
-            self._own.add_own(happening.name)
+            self._own.add_own(happening.name, happening.reading.time)
             self._taken.add(happening.name, happening)
             if len(self._taken) > UNSAFE:
                 self._are_safe([self._taken.oldest])
@@ -172,21 +174,31 @@ class SourcedClient(_Sourced, ClientParty):
         if not self._stimulus.of_readings:  # it is read all the same: some sources know what they have read
             return False
         name, reading = happening.name, happening.reading
-        again = name in self._resumed  # it has activated the client, and the stimulus may not know that
-        self._resumed.discard(name)
+        if reading.time < self._resumed.get(name, reading.time):  # the one that has activated the client comes yet
+            return False
+        again = self._resumed.pop(name, None) is not None  # it has, and the stimulus may not know that
 
         def is_late() -> bool:
             return not again and self.conversation.is_late(name)
 
-        with self._inputs.knowing(await self._ahead([] if is_late() else [name])):
-            seen = None if is_late() else self._inputs.read(name)
+        seen = await self._seen(name, is_late)
         if is_late():  # its features may be of before this reading: what has moved is told of with the next one
             self._last = name
             await self._do(self.conversation.happened(name))
         if seen is None:
-            return False
+            return again
         values, x = seen
-        return self._stimulus.touches(reading._replace(values={**reading.values, **values}), x)
+        return self._stimulus.touches(reading._replace(values={**reading.values, **values}), x) or again
+
+    async def _seen(self, event: bytes, is_late: Callable[[], bool]) -> tuple[Mapping[str, Any], NDArray[Any]] | None:
+        """The values and features of an event that a reading has come of; waits for a source that is away."""
+        while True:
+            with self._inputs.knowing(await self._ahead([] if is_late() else [event])):
+                try:
+                    return None if is_late() else self._inputs.read(event)
+                except AwayError:
+                    pass  # the source says so
+            await asyncio.sleep(AGAIN)
 
     async def _do(self, actions: Sequence[Action]) -> None:
         await super()._do(actions)
@@ -203,17 +215,18 @@ class SourcedClient(_Sourced, ClientParty):
 
     def _are_safe(self, events: Sequence[bytes]) -> None:
         self._own.drop_own(events)
+        self.conversation.was_asked(events)
         for each in events:
             self._taken.is_safe(each)
 
-    async def _ahead(self, events: Sequence[bytes]) -> Mapping[bytes, Mapping[str, Any] | None]:
+    async def _ahead(self, events: Sequence[bytes]) -> Mapping[bytes, Found]:
         """What a slow source has for these events, which another thread looks up."""
         if not events or not self._source.slow:
             return {}
         async with self._looking:
             return await asyncio.to_thread(self._inputs.look_ahead, events)
 
-    async def _ahead_or_left(self, events: Sequence[bytes]) -> Mapping[bytes, Mapping[str, Any] | None] | None:
+    async def _ahead_or_left(self, events: Sequence[bytes]) -> Mapping[bytes, Found] | None:
         """The same; None where the party should leave before that is known, as a source may not answer for long."""
         looking = asyncio.ensure_future(self._ahead(events))
         tasks = {looking, asyncio.ensure_future(self._leaving.wait())}
@@ -425,4 +438,4 @@ async def _patiently(begin: Callable[[], Coroutine[Any, Any, None]], say: Callab
             if str(error) != said:
                 said = str(error)
                 say(f"{error}; waiting for it", logging.WARNING)
-        await asyncio.sleep(BEGIN_AGAIN)
+        await asyncio.sleep(AGAIN)

@@ -163,7 +163,7 @@ class ClientConversation:
         return event in self._answered and event not in self._keeping.own
 
     def was_asked(self, events: Sequence[bytes]) -> None:
-        """The server asked for these before this process began."""
+        """The server knows of these: since it asked before this process began, or since they were told of."""
         for event in events:
             self._remember_answered(event)
 
@@ -355,6 +355,8 @@ class ClientConversation:
                     decided = event in self._keeping.own or self._decide(ask.first + i, x)
                 if decided or not ask.stored:
                     self._inputs.put(event, x, decided, ask.first + i)
+                elif event not in self._answered:
+                    self._inputs.was_asked(event)
                 self._take_up(event)
             known.append(ask.asked + i)
             samples.append(x)

@@ -18,6 +18,9 @@ class Inputs(Protocol):
     def put(self, event: bytes, x: NDArray[Any], activated: bool | None, number: int) -> None:
         """Keeps an event's features, so that no death of the process loses them; what is kept already stays."""
 
+    def was_asked(self, event: bytes) -> None:
+        """The server knows of an event: what is kept of it stays as it is."""
+
     def drop(self, events: Iterable[bytes]) -> None:
         """Lets go of some events."""
 
@@ -42,6 +45,9 @@ class InputsInMemory:
 
     def put(self, event: bytes, x: NDArray[Any], activated: bool | None, number: int) -> None:
         self._held.setdefault(event, (np.array(x), activated))
+
+    def was_asked(self, event: bytes) -> None:
+        """Nothing: nothing renews what is kept here."""
 
     def drop(self, events: Iterable[bytes]) -> None:
         for event in events:

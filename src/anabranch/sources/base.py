@@ -71,7 +71,11 @@ class Source(Protocol):
         ...
 
     def look(self, name: bytes) -> Mapping[str, Any] | None:
-        """The last values of an event's entity at or before its time; None where there are none."""
+        """The last values of an event's entity at or before its time; None where there are none.
+
+        Raises:
+            AwayError: where it cannot say now, and may later.
+        """
         ...
 
     async def close(self) -> None:

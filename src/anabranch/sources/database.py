@@ -163,10 +163,11 @@ class Connections:
     def interrupt(self) -> None:
         """Has every query that is under way fail, from any thread, whether or not the database answers."""
         for each in [*self._open]:
+            # Its own thread may close it just now.
             if hasattr(each, "interrupt"):  # SQLite
-                each.interrupt()
+                with suppress(each.ProgrammingError):
+                    each.interrupt()
             elif hasattr(each, "fileno"):
-                # It is closed just now, by its own thread.
                 with suppress(OSError, sa.exc.DBAPIError, each.Error), socket(fileno=os.dup(each.fileno())) as line:
                     line.shutdown(SHUT_RDWR)
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.errors import CheckpointError, DataError
+from anabranch.errors import AwayError, CheckpointError, DataError
 from anabranch.sources.base import Notes
 from anabranch.sources.features import Features, State
 from anabranch.sources.kept import KeptInputs
+
+Found: TypeAlias = Mapping[str, Any] | AwayError | None
+"""The values of an event, or why the source cannot say now; None where it has none."""
 
 
 def note_crowded_out(notes: Notes, kept: KeptInputs, advice: str) -> None:
@@ -30,7 +33,8 @@ class Inputs:
     """The features of events, by their names.
 
     Args:
-        look: the values of an event, as a source has them now; None where it has none.
+        look: the values of an event, as a source has them now; None where it has none. It raises an AwayError where
+            the source cannot say.
         features: what is made of them.
         kept: what was looked up before, and with it the state of the features.
 
@@ -44,7 +48,7 @@ class Inputs:
         self._look, self._features, self._kept = look, features, kept
         self._notes = Notes(self.counts, "features")
         self._state = self._restored()
-        self._ahead: dict[bytes, Mapping[str, Any] | None] = {}
+        self._ahead: dict[bytes, Found] = {}
         """What a source had for some events, looked up before they are asked for."""
 
     def _restored(self) -> State:
@@ -68,12 +72,18 @@ class Inputs:
         """
         return [event for event in dict.fromkeys(events) if self._kept.get(event) is None]
 
-    def look_ahead(self, events: Iterable[bytes]) -> dict[bytes, Mapping[str, Any] | None]:
+    def look_ahead(self, events: Iterable[bytes]) -> dict[bytes, Found]:
         """What the source has for these events; where the source is slow, another thread may call it."""
-        return {event: self._look(event) for event in events}
+        return {event: self._found(event) for event in events}
+
+    def _found(self, event: bytes) -> Found:
+        try:
+            return self._look(event)
+        except AwayError as error:
+            return error
 
     @contextmanager
-    def knowing(self, ahead: Mapping[bytes, Mapping[str, Any] | None]) -> Iterator[None]:
+    def knowing(self, ahead: Mapping[bytes, Found]) -> Iterator[None]:
         """Meanwhile the source is not asked for these events, of which this is known."""
         self._ahead |= ahead
         try:
@@ -83,7 +93,14 @@ class Inputs:
                 self._ahead.pop(event, None)
 
     def _values(self, event: bytes) -> Mapping[str, Any] | None:
-        return self._ahead[event] if event in self._ahead else self._look(event)
+        """
+        Raises:
+            AwayError: where the source cannot say now.
+        """
+        found = self._ahead[event] if event in self._ahead else self._found(event)
+        if isinstance(found, AwayError):
+            raise found
+        return found
 
     def expire(self, now: float) -> int:
         """Lets go of inputs that are too old at this time, in seconds since 1970; how many that were.
@@ -109,14 +126,18 @@ class Inputs:
         held = self._kept.get(event)
         if held is not None:
             return held[0]
-        values = self._values(event)
+        try:
+            values = self._values(event)
+        except AwayError:
+            return None
         try:
             return None if values is None else self._features(self._state, values)[1]
         except DataError:
             return None
 
     def look(self, event: bytes) -> NDArray[np.float32] | None:
-        """The features (d,) of an event; None where there are none, or a value is not one that the rules take.
+        """The features (d,) of an event; None where there are none or the source cannot say, or where a value is not
+        one that the rules take.
 
         Raises:
             CheckpointError, OutputError: where what is kept cannot be read or written.
@@ -124,7 +145,11 @@ class Inputs:
         held = self._kept.get(event)
         if held is not None:
             return held[0]
-        made = self._made(event)
+        try:
+            made = self._made(event)
+        except AwayError:
+            self.counts["away"] += 1
+            return None
         return None if made is None else self._keep(event, *made[1:])
 
     def read(self, event: bytes) -> tuple[Mapping[str, Any], NDArray[np.float32]] | None:
@@ -133,6 +158,7 @@ class Inputs:
         Until somebody else knows of the event, its features are those of its last reading.
 
         Raises:
+            AwayError: where the source cannot say now: nothing is known of the reading then.
             CheckpointError, OutputError: where what is kept cannot be read or written.
         """
         held, made = self._kept.get(event), self._made(event)

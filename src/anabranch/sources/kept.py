@@ -18,17 +18,17 @@ from anabranch.checks import whole
 from anabranch.errors import CheckpointError, ConfigError
 from anabranch.sources.sqlite import naming, open_sqlite
 
-_KIND = 0x616E6B35  # "ank5"
+_KIND = 0x616E6B37  # "ank7"
 _SCHEMA = """
 CREATE TABLE kept (
     event BLOB PRIMARY KEY, x BLOB NOT NULL, kept_at REAL NOT NULL, activated INTEGER, number INTEGER NOT NULL,
-    learnt INTEGER, stepped INTEGER
+    learnt INTEGER, stepped INTEGER, asked INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX kept_undecided ON kept (number) WHERE activated IS NULL AND learnt IS NULL;
 CREATE INDEX kept_waiting ON kept (number) WHERE activated IS NOT NULL AND learnt IS NULL;
 CREATE INDEX kept_learnt ON kept (learnt) WHERE learnt IS NOT NULL;
 CREATE INDEX kept_by_time ON kept (kept_at);
-CREATE TABLE own (place INTEGER PRIMARY KEY, event BLOB NOT NULL UNIQUE);
+CREATE TABLE own (place INTEGER PRIMARY KEY, event BLOB NOT NULL UNIQUE, read_at INTEGER NOT NULL);
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)
 """
 
@@ -41,6 +41,7 @@ INSERT OR IGNORE INTO kept (event, x, kept_at, activated, number)
 VALUES (?, ?, ?, ?, coalesce(?, (SELECT coalesce(max(number), -1) + 1 FROM kept WHERE {_ARE_UNDECIDED})))
 """
 _OLDEST = "SELECT event FROM kept WHERE {} ORDER BY number LIMIT ?"
+_ASKED = "UPDATE kept SET asked = 1 WHERE event = ?"
 _NOT_OWN = f"{_ARE_UNDECIDED} AND event NOT IN (SELECT event FROM own)"
 
 
@@ -167,7 +168,8 @@ class KeptInputs:
         """
         row = (np.ascontiguousarray(x, "<f4").tobytes(), event)
         with naming(self.path), self._database:
-            return self._database.execute(f"UPDATE kept SET x = ? WHERE event = ? AND {_NOT_OWN}", row).rowcount > 0
+            query = f"UPDATE kept SET x = ? WHERE event = ? AND NOT asked AND {_NOT_OWN}"
+            return self._database.execute(query, row).rowcount > 0
 
     def _crowd_out(self, which: str, over: int) -> int:
         """Lets go of the oldest, so many; how many that were."""
@@ -188,37 +190,53 @@ class KeptInputs:
         with naming(self.path):
             return [event for (event,) in self._database.execute(query, (n,)).fetchall()][::-1]
 
+    def was_asked(self, event: bytes) -> None:
+        """Somebody has asked for an event that is kept, whether or not that is decided.
+
+        Raises:
+            CheckpointError: where the file is damaged.
+            OutputError: where it cannot be written.
+        """
+        with naming(self.path), self._database:
+            self._database.execute(_ASKED, (event,))
+
     def asked(self, n: int) -> list[bytes]:
-        """The last ``n`` of the events that somebody asked for, the first one first.
+        """The last ``n`` of the events that somebody asked for, or that were of its own, the first one first.
 
         Raises:
             CheckpointError: where the file is damaged.
         """
-        query = f"SELECT event FROM kept WHERE NOT ({_ARE_UNDECIDED}) ORDER BY kept_at DESC LIMIT ?"
+        query = f"SELECT event FROM kept WHERE asked OR NOT ({_ARE_UNDECIDED}) ORDER BY kept_at DESC LIMIT ?"
         with naming(self.path):
             return [event for (event,) in self._database.execute(query, (n,)).fetchall()][::-1]
 
-    def own(self) -> list[bytes]:
-        """The events that have activated this client and are not known to be safe, in their order.
+    def own(self) -> dict[bytes, int]:
+        """The events that have activated this client and are not known to be safe, in their order, and their times as
+        `add_own` was told.
 
         Raises:
             CheckpointError: where the file is damaged.
         """
         with naming(self.path):
-            return [event for (event,) in self._database.execute("SELECT event FROM own ORDER BY place").fetchall()]
+            return dict(self._database.execute("SELECT event, read_at FROM own ORDER BY place").fetchall())
 
-    def add_own(self, event: bytes) -> None:
+    def add_own(self, event: bytes, time: int) -> None:
         """An event activates this client: so it is after this process was killed, too.
+
+        Args:
+            event: its name.
+            time: of the reading that did, in microseconds since 1970; of one that is there already it stays.
 
         Raises:
             CheckpointError: where the file is damaged.
             OutputError: where it cannot be written.
         """
         with naming(self.path):
-            self._owned += self._database.execute("INSERT OR IGNORE INTO own (event) VALUES (?)", (event,)).rowcount
+            new = self._database.execute("INSERT OR IGNORE INTO own (event, read_at) VALUES (?, ?)", (event, time))
+        self._owned += new.rowcount
 
     def drop_own(self, events: Iterable[bytes]) -> None:
-        """Of these nothing can be lost any more; others do not matter.
+        """Of these nothing can be lost any more, and somebody knows of them; others do not matter.
 
         Raises:
             CheckpointError: where the file is damaged.
@@ -226,7 +244,9 @@ class KeptInputs:
         """
         with naming(self.path), self._database:
             self._database.execute("BEGIN IMMEDIATE")
-            gone = self._database.executemany("DELETE FROM own WHERE event = ?", [(event,) for event in events])
+            rows = [(event,) for event in events]
+            self._database.executemany(_ASKED, rows)
+            gone = self._database.executemany("DELETE FROM own WHERE event = ?", rows)
         self._owned -= max(gone.rowcount, 0)
 
     def learnt(self, rounds: Sequence[tuple[int, bytes, bool]], gone: Iterable[bytes]) -> None:

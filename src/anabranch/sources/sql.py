@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anabranch.errors import ConfigError, ConnectError, DataError, nearest
+from anabranch.errors import AwayError, ConfigError, ConnectError, DataError, nearest
 from anabranch.sources.base import AsOf, ClockCheck, Happening, Notes, Reading, check_as_of
 from anabranch.sources.cursor import Cursor
 from anabranch.sources.database import (
@@ -62,8 +62,8 @@ class SqlSource:
     Rows are read in the order of their times and ids, from the cursor on. A row whose time is set anew is read again. A
     row that appears with a time before the cursor's is not: where writers commit late, give ``lag``.
 
-    A database that goes away is waited for: that is said once, and once more when it is back. Look-ups have no answer
-    meanwhile.
+    A database that goes away is waited for: that is said once, and once more when it is back. Look-ups raise an
+    `AwayError` meanwhile.
 
     Args:
         url: as SQLAlchemy has it, such as ``sqlite:///orders.db`` or ``postgresql://reader@10.0.0.5/orders``.
@@ -353,7 +353,7 @@ class SqlSource:
 
     def _back(self) -> None:
         if self._away:
-            self._away = False
+            self._away, self._again = False, 0.0
             self._notes.note("back", "the database is back; going on")
 
     def _check_columns(self, error: Any) -> None:
@@ -374,27 +374,30 @@ class SqlSource:
     # -- look-ups -----------------------------------------------------------------------------------------------
 
     def look(self, name: bytes) -> Mapping[str, Any] | None:
-        """The values of an event's entity in its last row; None where the entity is unknown or the database away.
+        """The values of an event's entity in its last row; None where the entity is unknown.
 
         Raises:
+            AwayError: where the database is away, or this is closed.
             DataError: where a column has vanished.
         """
         read = self._names.read(name)
-        if read is None or (self._away and self._clock() < self._again):
+        if read is None:
             return None
+        if self._away and self._clock() < self._again:
+            raise AwayError(f"{self._where}: the database is away")
         begun = self._clock()
         try:
             found = self._look(*read)
         except FAILED as error:
             if self._closed:
-                return None
+                raise AwayError(f"{self._where}: the source is closed") from error
             if of_a_value(error):
                 self._left_out_of_look_up(reason(error))
                 return None
             self._gone(error)
             now = self._clock()
             self._again = now + max(AGAIN, 10 * (now - begun))  # whoever looks up does nothing else meanwhile
-            return None
+            raise AwayError(f"{self._where}: the database is away: {reason(error)}") from error
         self._back()
         return found
 
@@ -501,7 +504,7 @@ class SqlSource:
         return sa.type_coerce(column, sa.types.NullType()) if self._sqlite else column
 
     async def close(self) -> None:
-        """Closes connections and files; look-ups that are under way have no answer."""
+        """Closes connections and files; look-ups that are under way raise an `AwayError`."""
         self._closed = True
         self._connections.interrupt()
         self._engine.dispose()

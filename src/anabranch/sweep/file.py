@@ -136,12 +136,20 @@ def _based(own: Source, base: Any) -> Source:
     if not isinstance(base, str):
         raise ConfigError(f"{own.where}: base is {value_text(base)}, but it must be a preset's name or a file's path")
     try:
-        below = find_source(base if base in PRESETS else absolute_path(base, own.folder))
+        below = find_source(base if base in PRESETS else _beside(base, own.folder))
         load(below)
     except ConfigError as error:
         raise ConfigError(f"{own.where}: base: {error}") from error
     changed = change(below, [each for key, value in own.values.items() for each in _overrides(key, value, own)])
     return changed._replace(name=own.name, where=own.where)
+
+
+def _beside(base: str, folder: Path) -> Path:
+    """A base's path, relative to this folder; links in it stay, since its own paths go by where it is named."""
+    try:
+        return folder / Path(base).expanduser()
+    except (RuntimeError, ValueError):  # of a user who is not there: whoever reads it says so
+        return Path(base)
 
 
 def _overrides(key: str, value: Any, file: Source) -> Iterator[Override]:
