@@ -303,7 +303,7 @@ def test_ctrl_c_ends_all_and_the_same_command_goes_on(tmp_path: Path) -> None:
 
     # While the parties are starting again: so much is played as before, and nothing in this call.
     again = up()
-    wait_for(lambda: processes_of(folder), "a process that starts")
+    wait_for(lambda: len(processes_of(folder)) >= 2, "a process that it starts")
     again.send_signal(signal.SIGINT)
     said = again.communicate(timeout=PATIENCE)[1]
     assert again.returncode == 130, said
