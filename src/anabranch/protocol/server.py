@@ -191,7 +191,7 @@ class ServerConversation:
             late: of each event, where their labels have come later; all of them with what is stored, or none.
         """
         first = self.opened
-        asked = self._forget_overtaken(events) if late is None and self._arrivals else []
+        asked = self._forget_overtaken(events) if late is None and math.isinf(self._coalesce) else []
         for i, (event, label) in enumerate(zip(events, labels, strict=True)):
             chosen = None if activated is None else activated[i]
             each = Open(first + i, event, label, now + self._deadline, chosen, None if late is None else late[i])
@@ -277,7 +277,8 @@ class ServerConversation:
     def _forget_overtaken(self, events: Sequence[bytes]) -> list[Action]:
         """Forgets what clients have told of long before events that have their rounds now: no label of it comes.
 
-        Else a client many of whose events have no label would soon have told of as many as may wait.
+        Else a client many of whose events have no label would soon have told of as many as may wait. Where rounds begin
+        with what clients tell of, each such event has its label, or is discarded.
         """
         actions: list[Action] = []
         for client, seat in enumerate(self.seats, 1):
