@@ -222,7 +222,8 @@ class ClientConversation:
     def _receive(self, message: m.Message) -> list[Action]:
         if isinstance(message, m.Call):
             if message.session == 0:  # a server that may be new, or that may have lost what it was told of
-                return self._tell_all() if self.joined and message.epoch == self._epoch else self.hello()
+                # All is told again, in a new session: in this one a message under way may give up what was told before.
+                return self.hello()
             # One that got a message of another session: perhaps only since a hello is under way.
             known = not self.joined or message.session == self._session
             if not known and message.session not in self._sessions and self._another(message.session):
@@ -251,7 +252,9 @@ class ClientConversation:
             wrong.append(difference("feature schema", self.schema, message.schema))
         if wrong:
             return [Stop("the server takes part in something else: " + "; ".join(wrong), failed=True)]
-        if self.joined and message.epoch != self._epoch and self._another(self._session):
+        if self.joined and message.epoch == self._epoch:  # it came twice, and each event is told of once a session
+            return []
+        if self.joined and self._another(self._session):
             text = "two servers of this federation answer: end the one that should not be there"
             return [Stop(text, failed=True)]
         again = message.epoch != self._epoch
@@ -261,12 +264,10 @@ class ClientConversation:
         if again:
             self._keeping.own = {event: {} for event in self._taken_up} | self._keeping.own
             self._taken_up.clear()
-        return [Note("joined", f"the server is here; {message.rounds:,} rounds are played"), *self._tell_all()]
-
-    def _tell_all(self) -> list[Action]:
-        """Tells of every event of its own whose round is not over; what the server knows already changes nothing."""
-        self._keeping.told.clear()
-        return [action for event in [*self._keeping.own] for action in self._tell(event)]
+            self._keeping.told.clear()
+        # Of every event of its own whose round is not over; what the server knows already changes nothing.
+        told = [action for event in [*self._keeping.own] for action in self._tell(event)]
+        return [Note("joined", f"the server is here; {message.rounds:,} rounds are played"), *told]
 
     def _another(self, session: int) -> bool:
         """Whether there is another process, by so many sessions: a few may be of one that was killed."""

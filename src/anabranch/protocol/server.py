@@ -258,13 +258,14 @@ class ServerConversation:
 
     def _drop(self, event: bytes, why: str) -> list[Action]:
         """Forgets an event that clients have told of, and has them forget it."""
-        told = [client for client, seat in enumerate(self.seats, 1) if event in seat.told]
+        told = [client for client, seat in enumerate(self.seats, 1) if seat.waits_for(event)]
         self._take(event)
         return [Note("event dropped", why), *(self._void(client, events=(event,)) for client in told)]
 
     def _forget_oldest(self, client: int, seat: Seat, n: int, why: str, but: Collection[bytes] = ()) -> list[Action]:
         """Forgets the first events that a client has told of, and has it forget them; not those that others told of."""
-        events = tuple(event for event in islice(seat.told, max(n, 0)) if event not in but)
+        events = [event for event in islice(seat.told, max(n, 0)) if event not in but]
+        waited_for = tuple(event for event in events if seat.waits_for(event))
         for event in events:
             del seat.told[event]
             self._arrivals[event].answers.pop(client, None)
@@ -272,7 +273,8 @@ class ServerConversation:
                 del self._arrivals[event]
         if not events:
             return []
-        return [Note("event dropped", why, client, len(events)), self._void(client, events=events)]
+        void = [self._void(client, events=waited_for)] if waited_for else []
+        return [Note("event dropped", why, client, len(events)), *void]
 
     def _forget_overtaken(self, events: Sequence[bytes]) -> list[Action]:
         """Forgets what clients have told of long before events that have their rounds now: no label of it comes.
@@ -282,10 +284,10 @@ class ServerConversation:
         """
         actions: list[Action] = []
         for client, seat in enumerate(self.seats, 1):
-            until = max((seat.told[event] for event in events if event in seat.told), default=0) - OVERTAKEN
+            until = max((seat.told[event].number for event in events if event in seat.told), default=0) - OVERTAKEN
             if until <= 0:
                 continue
-            overtaken = len([*takewhile(until.__gt__, seat.told.values())])
+            overtaken = len([*takewhile(until.__gt__, (told.number for told in seat.told.values()))])
             text = f"client {client} told of events over {OVERTAKEN:,} before one that has its round: no label came"
             actions += self._forget_oldest(client, seat, overtaken, text, but=frozenset(events))
         return actions
@@ -517,8 +519,7 @@ class ServerConversation:
         """A client has told of an event that has no round yet."""
         before = self.opened + len(self._arrivals)
         self._arrivals.setdefault(event, Arrival(now + self._coalesce, before)).answers[client] = answer
-        if event not in seat.told:
-            seat.told[event], seat.tells = seat.tells, seat.tells + 1
+        seat.tell(event)
         text = f"client {client} told of more than {REMEMBERED:,} events that wait: the oldest is forgotten"
         return self._forget_oldest(client, seat, len(seat.told) - REMEMBERED, text)
 
