@@ -592,6 +592,26 @@ def test_what_is_given_up_while_it_is_told_again_waits_again_on_both_sides(given
     assert client.applied == 1
 
 
+def test_a_round_that_is_complete_when_it_opens_needs_no_new_session():
+    """Its query and its derivatives come together, and those are read first."""
+    setting = Setting(activation=ab.Recorded(np.zeros((300, 4), bool)))
+    server, clients = setting.server(coalesce=0.0), setting.clients()
+    for i, client in enumerate(clients, 1):
+        client.receive(sent(server.receive(i, hello_of(client), 0.0), m.Welcome))
+    for t in range(4):
+        for i, client in enumerate(clients, 1):
+            assert server.receive(i, *sent(client.happened(name(t)), m.Happened), 0.0) == []
+        actions = server.open([name(t)], [0], 0.0)
+        for i, client in enumerate(clients, 1):
+            heard = [each.message for each in actions if isinstance(each, Send) and each.client in (None, i)]
+            assert [type(each) for each in heard] == [m.Query, m.Derivatives]
+            assert client.receive(heard[::-1]) == []
+            (note,) = client.happened(name(t))
+            assert note.what == "late", "it was asked for"
+    assert [client.applied for client in clients] == [3] * 4
+    assert [client.told for client in clients] == [0] * 4
+
+
 def test_a_reading_whose_round_was_dropped_is_safe_at_once():
     """No derivative comes that a checkpoint could wait for, and perhaps none for as long as another client is away."""
     setting = Setting(rounds=10)

@@ -299,10 +299,11 @@ class ClientConversation:
         unknown: list[int] = []
         for query in queries:
             for i, event in enumerate(query.events):
-                t, (x, decided) = query.first + i, self._kept_or_looked_up(event)
+                t = query.first + i
+                self._remember_answered(event)
                 if t <= self.applied:  # it is over: the query was late
                     continue
-                self._remember_answered(event)
+                x, decided = self._kept_or_looked_up(event)
                 kept = self._keeping.rounds.get(t)
                 if kept is not None and kept.event != event:
                     del self._keeping.rounds[t]  # the server has begun again, and has another event for this round

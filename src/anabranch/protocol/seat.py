@@ -153,15 +153,18 @@ class Seat:
         lacking = self.after(applied)
         return self.outbox[lacking[0]].before if lacking else self.before
 
-    def derivatives(self, rounds: list[int], *, again: bool = False) -> Derivatives:
-        """The message that sends the derivatives of these rounds, which follow one another in the outbox."""
+    def derivatives(self, rounds: list[int], *, named: bool) -> Derivatives:
+        """The message that sends the derivatives of these rounds, which follow one another in the outbox.
+
+        It has their events where it is ``named``, for a client that may not know what it keeps by the rounds' numbers.
+        """
         sent = [self.outbox[t] for t in rounds]
         return Derivatives(
             session=self.session or 0,
             before=sent[0].before,
             rounds=tuple(rounds),
             applied=tuple(MOMENT if each.stored else each.applied for each in sent),
-            events=tuple(each.event for each in sent) if again or any(each.stored for each in sent) else (),
+            events=tuple(each.event for each in sent) if named or any(each.stored for each in sent) else (),
             values=np.stack([each.value for each in sent]),
             factors=tuple(each.factor for each in sent) if any(each.factor != 1 for each in sent) else (),
             emptied=np.array([each.emptied for each in sent]) if any(each.emptied for each in sent) else None,

@@ -497,7 +497,7 @@ class ServerConversation:
             return [Note("unusable", f"client {client}: {problem}", client)]
         seat.present = True
         seat.forget(min(message.safe, message.applied, seat.before))
-        answer = Answer(message.applied, True, message.embedding)
+        answer = Answer(message.applied, True, message.embedding, told=True)
         t = self.training.round_of(message.event)
         if t is not None and t < self.rounds:
             note = Note("late", f"client {client} told of an event when its round {t:,} was over", client)
@@ -570,7 +570,7 @@ class ServerConversation:
             seat.sent_again = now
         size = max(1, PIECE // (math.prod(seat.shape) * seat.wire.itemsize))
         pieces = [lacking[i : i + size] for i in range(0, len(lacking), size)]
-        return [Send(seat.derivatives(piece, again=True), client) for piece in pieces]
+        return [Send(seat.derivatives(piece, named=True), client) for piece in pieces]
 
     def _send_again_soon(self, client: int, seat: Seat, applied: int, now: float) -> list[Action]:
         """As `_send_again`, unless they are under way, or will be."""
@@ -630,17 +630,19 @@ class ServerConversation:
             records = [each.record(stands, self.compute.rule.wire) for each, stands in ready]
             played, trouble = self.training.play(records)
             over: dict[int, list[Open]] = {}
+            told: set[int] = set()
             for i, record in enumerate(records[: len(played.records)]):
                 for client in self._open[i].voided(record):
                     if self.seats[client - 1].session is not None:
                         over.setdefault(client, []).append(self._open[i])
+                told.update(client for client, answer in self._open[i].answers.items() if answer.told)
             for _ in played.records:
                 self._open.popleft()
             actions.append(played)
             for client, seat in enumerate(self.seats, 1):
                 new = seat.after(played.first - 1)
                 if new and seat.session is not None and not seat.owed:
-                    actions.append(Send(seat.derivatives(new), client))
+                    actions.append(Send(seat.derivatives(new, named=client in told), client))
             for client, rounds in over.items():  # with the events, since a query may not be read yet
                 names = tuple(each.event for each in rounds)
                 actions.append(self._void(client, tuple(each.t for each in rounds), names))
