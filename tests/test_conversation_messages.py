@@ -20,7 +20,7 @@ from anabranch.protocol.actions import Note, Played, Send, Stop
 from anabranch.protocol.memory import InMemory
 from anabranch.protocol.missing import HOW, Skip, Wait, Zero
 from anabranch.sources.kept import KeptInputs
-from conversations import answer, check_same, check_steps, hello_of, joined, play, told
+from conversations import answer, answered, check_same, check_steps, heard, hello_of, joined, play, said, told
 from federations import UPDATES, Setting, Told, follow, name, sent, trained
 
 # -- hello -------------------------------------------------------------------------------------------------------------
@@ -350,6 +350,30 @@ def test_what_was_learnt_before_a_restart_is_let_go_of(tmp_path, monkeypatch):
     assert len(kept) == 0
 
 
+@pytest.mark.parametrize("missing", [Skip(), Zero()], ids=["dropped", "played without it"])
+def test_what_is_kept_of_rounds_that_go_without_the_client_is_let_go_of(missing):
+    """No checkpoint says so: the last one may be long ago, and hold up what is behind it."""
+    skips = isinstance(missing, Skip)
+    policies = (Wait(), Wait(), Wait(), missing) if skips else (missing, Wait(), Wait(), Wait())
+    setting = Setting(activation=ab.Full(), rounds=50, missing=policies)
+    server, client = joined(setting), setting.client(1, itertools.count(100))
+    client.receive(heard(said(server, 1, client.hello()), 1))
+    for t in range(50):
+        client._inputs.put(name(t), setting.look(1)(name(t)), None, t)
+        now = 10.0 * t
+        mine = client.receive(heard(server.open([name(t)], [0], now), 1))
+        if t == 0:  # it steps, and has no checkpoint of it
+            actions = said(server, 1, mine) + answered(server, (2, 3, 4), t)
+        elif skips:
+            actions = said(server, 1, mine, now) + answered(server, (2, 3), t, now) + server.tick(now + 5)
+        else:
+            actions = answered(server, (2, 3, 4), t, now) + server.tick(now + 5) + said(server, 1, mine, now + 5)
+        client.receive(heard(actions, 1))
+    assert (server.rounds, client.applied, client.safe) == (50, 0, m.NONE)
+    assert [*client._learnt[True]] == [(0, name(0))]
+    assert len(client._inputs) == 1
+
+
 def test_a_client_forgets_an_event_whose_round_went_without_it():
     setting = Setting(rounds=10)
     server, client = setting.server(), setting.client(1)
@@ -555,41 +579,25 @@ def test_what_is_given_up_while_it_is_told_again_waits_again_on_both_sides(given
     """Else the client would lack what it needs of the events' rounds, and ask for their derivatives for ever."""
     monkeypatch.setattr(conversation, "OVERTAKEN", 3)
     setting = Setting(activation=ab.Recorded(np.zeros((300, 4), bool)), in_flight=8)
-    server, client, log = joined(setting), setting.client(1, itertools.count(100)), []
-    none = np.zeros((1, 5), np.float32)
-
-    def to_client(actions):
-        log.extend(record for each in actions if isinstance(each, Played) for record in each.records)
-        return [each.message for each in actions if isinstance(each, Send) and each.client in (None, 1)]
-
-    def to_server(actions):
-        return [
-            each for action in actions if isinstance(action, Send) for each in server.receive(1, action.message, 0.0)
-        ]
-
-    def others(t):
-        answers = [answer(server, i, (t,), none, activated=False) for i in (2, 3, 4)]
-        return [each for i, message in enumerate(answers, 2) for each in server.receive(i, message, 0.0)]
-
-    client.receive(to_client(to_server(client.hello())))
+    server, client = joined(setting), setting.client(1, itertools.count(100))
+    client.receive(heard(said(server, 1, client.hello()), 1))
     for t in range(10):
-        to_server(client.happened(name(t)))
+        said(server, 1, client.happened(name(t)))
     hello = client.receive(sent(server.begin(), m.Call))
     # Meanwhile the label of the last event is there, and the first six are overtaken.
-    to_hear = to_client(server.open([name(9)], [0], 0.0)) if given_up == "before the hello" else []
-    to_hear += to_client(to_server(hello))
-    to_hear += to_client(server.open([name(9)], [0], 0.0)) if given_up == "after the hello" else []
+    to_hear = heard(server.open([name(9)], [0], 0.0), 1) if given_up == "before the hello" else []
+    to_hear += heard(said(server, 1, hello), 1)
+    to_hear += heard(server.open([name(9)], [0], 0.0), 1) if given_up == "after the hello" else []
     again = client.receive(to_hear)
     assert server.arrived(math.inf) == [name(t) for t in (6, 7, 8)]
-    to_hear = to_client(to_server(again)) + to_client(others(0))
+    to_hear = heard(said(server, 1, again) + answered(server, (2, 3, 4), 0), 1)
     assert {*server.arrived(math.inf)} == {name(t) for t in range(9)}
-    to_hear += to_client(to_server(client.receive(to_hear)))
+    to_hear += heard(said(server, 1, client.receive(to_hear)), 1)
     assert not client.settled
-    to_hear += to_client(server.open([name(0)], [0], 0.0))
-    to_server(client.receive(to_hear))
-    assert client.receive(to_client(others(1))) == []
-    assert [(record.event, bool(record.activated[0])) for record in log] == [(name(9), True), (name(0), True)]
-    assert client.applied == 1
+    to_hear += heard(server.open([name(0)], [0], 0.0), 1)
+    said(server, 1, client.receive(to_hear))
+    assert client.receive(heard(answered(server, (2, 3, 4), 1), 1)) == []
+    assert (client.applied, server.seats[0].before, server.rounds) == (1, 1, 2)
 
 
 def test_a_round_that_is_complete_when_it_opens_needs_no_new_session():
@@ -603,9 +611,9 @@ def test_a_round_that_is_complete_when_it_opens_needs_no_new_session():
             assert server.receive(i, *sent(client.happened(name(t)), m.Happened), 0.0) == []
         actions = server.open([name(t)], [0], 0.0)
         for i, client in enumerate(clients, 1):
-            heard = [each.message for each in actions if isinstance(each, Send) and each.client in (None, i)]
-            assert [type(each) for each in heard] == [m.Query, m.Derivatives]
-            assert client.receive(heard[::-1]) == []
+            query, derivatives = heard(actions, i)
+            assert (type(query), type(derivatives)) == (m.Query, m.Derivatives)
+            assert client.receive([derivatives, query]) == []
             (note,) = client.happened(name(t))
             assert note.what == "late", "it was asked for"
     assert [client.applied for client in clients] == [3] * 4

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,10 +87,10 @@ class ClientConversation:
         self._look, self._decide, self._draw = look, decide, session
         self._peek = look if peek is None else peek
         self._inputs: Inputs = InputsInMemory() if inputs is None else inputs
-        self._learnt: dict[bool, deque[tuple[int, bytes]]] = {True: deque(), False: deque()}
+        self._learnt: dict[bool, dict[tuple[int, bytes], None]] = {True: {}, False: {}}
         """Rounds of events whose features may be kept, in about their order, by whether they have activated it."""
         for t, event, stepped in self._inputs.were_learnt():
-            self._learnt[stepped].append((t, event))
+            self._learnt[stepped][t, event] = None
         self._taken_up: dict[bytes, None] = dict.fromkeys(self._inputs.recent(LATELY))
         """The last events of its own that the server has asked for since their labels come later."""
         self._session = 0
@@ -390,12 +390,15 @@ class ClientConversation:
         rows = self.compute.rule.update.rows  # windows are made again of the events that the server recalls
         long_ago = rounds[-1][0] - (LONG if rows is None else REMEMBERED + rows)
         for t, event, stepped in rounds:
-            self._learnt[stepped].append((t, event))
+            self._learnt[stepped][t, event] = None
         gone = []
         # Apart, since a step may wait for its checkpoint for as long as the client is not activated again.
         for stepped, held in self._learnt.items():
-            while held and held[0][0] <= (min(long_ago, self.safe) if stepped else long_ago):
-                gone.append(held.popleft()[1])
+            until = min(long_ago, self.safe) if stepped else long_ago
+            past = len([*takewhile(until.__ge__, (t for t, _ in held))])
+            for each in [*islice(held, past)]:
+                del held[each]
+                gone.append(each[1])
         self._inputs.learnt(rounds, gone)
 
     def _encode(self, asked: Sequence[_Asked]) -> list[Action]:
@@ -516,10 +519,12 @@ class ClientConversation:
                     self._keeping.hold(t, event, self._epoch, {self.applied: pending[0]})
 
     def _void(self, message: m.Void) -> list[Action]:
-        self._keeping.void(message, self._epoch)
+        known = self._keeping.void(message, self._epoch)
+        for each in known.items():  # it never steps in them, and no checkpoint would let go of them
+            self._learnt[True].pop(each, None)
         for event in message.events:
             self._taken_up.pop(event, None)
-        self._inputs.drop(message.events)
+        self._inputs.drop({*message.events, *known.values()})
         return []
 
     def _end(self, message: m.End) -> list[Action]:

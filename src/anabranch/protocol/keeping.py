@@ -76,15 +76,17 @@ class Keeping:
             self.settled.append(event)
         self.forget(event)
 
-    def void(self, message: Void, epoch: int | None) -> None:
-        """No derivative comes for these rounds of a server, and no round for these events."""
-        for t in message.rounds:
-            kept = self.rounds.get(t)
-            if kept is not None and kept.epoch == epoch:
-                del self.rounds[t]
-                self.settle(kept.event)
-        for event in message.events:
+    def void(self, message: Void, epoch: int | None) -> dict[int, bytes]:
+        """No derivative comes for these rounds of a server, and no round for these events.
+
+        Returns what was kept of the rounds: their events.
+        """
+        known = {t: kept.event for t in message.rounds if (kept := self.rounds.get(t)) and kept.epoch == epoch}
+        for t in known:
+            del self.rounds[t]
+        for event in (*known.values(), *message.events):
             self.settle(event)
+        return known
 
     def passed(self, applied: int) -> None:
         """The parameters have the derivatives up to this round."""
