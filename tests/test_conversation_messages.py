@@ -620,6 +620,36 @@ def test_a_round_that_is_complete_when_it_opens_needs_no_new_session():
     assert [client.told for client in clients] == [0] * 4
 
 
+def test_an_event_that_waits_is_kept_once_however_often_it_is_told_again():
+    """Also in checkpoints. What was told before is dropped once all is stepped in that may go by it, and no sooner."""
+    setting = Setting(activation=ab.Recorded(np.zeros((300, 4), bool)), in_flight=8)
+    server, client = joined(setting), setting.client(1, itertools.count(100))
+
+    def again(now):
+        """Begins a session."""
+        to_hear = heard(said(server, 1, client.hello(), now), 1)
+        said(server, 1, client.receive(to_hear), now)
+
+    def play(t, now):
+        query = server.open([name(t)], [0], now)
+        return heard(query, 1), heard(answered(server, (2, 3, 4), t, now), 1)
+
+    again(0.0)
+    for t in range(10):
+        said(server, 1, client.happened(name(t)))
+    client.receive([each for part in play(0, 0.0) for each in part])
+    assert client.applied == 0
+    play(1, 1.0)  # with the parameters from before that, and the client hears nothing of it
+    again(2.0)
+    assert client.applied == 1, "its parameters of then are in what it had kept"
+    for t in range(2, 8):
+        again(10.0 * t)
+        client.receive([each for part in play(t, 10.0 * t) for each in part])
+        assert client.applied == t
+        assert [len(client._keeping.own[name(i)]) for i in (8, 9)] == [1, 1]
+    assert len(client.state()[1]["told"]) == 2
+
+
 def test_a_reading_whose_round_was_dropped_is_safe_at_once():
     """No derivative comes that a checkpoint could wait for, and perhaps none for as long as another client is away."""
     setting = Setting(rounds=10)

@@ -99,6 +99,9 @@ class ClientConversation:
         self._others: dict[int, int] = {}
         """The sessions that were a sign of another process, and the round until then."""
         self._epoch: int | None = None
+        self._thin_after: tuple[int, int] | None = None
+        """How many rounds were played when the session began, and the last one in the parameters then. None once
+        nothing is kept any more of what was told in sessions before."""
         self._gap_at: int | None = None
         """The last round in the parameters when something was lacking."""
         self._samples = SampleWindow(compute, self._features)
@@ -259,6 +262,7 @@ class ClientConversation:
             return [Stop(text, failed=True)]
         again = message.epoch != self._epoch
         self.joined, self._epoch = True, message.epoch
+        self._thin_after = message.rounds, self.applied
         # A server that has begun again knows of no event that waits for its round, and may have died just after it
         # had asked for one.
         if again:
@@ -473,7 +477,17 @@ class ClientConversation:
                 self._keeping.over(message.rounds[i], event)
             new = new[len(ready) :]
         self._keeping.passed(self.applied)
+        self._thin()
         return actions
+
+    def _thin(self) -> None:
+        """Drops what sessions before told of events that still wait, once the rounds that may use it are stepped in.
+
+        A server forgets the answers of a session at the next hello; what it had played with them by then comes first.
+        """
+        if self._thin_after is not None and self.applied >= self._thin_after[0]:
+            self._keeping.thin(self._thin_after[1])
+            self._thin_after = None
 
     def _alike(self, message: m.Derivatives, new: Sequence[int]) -> Sequence[int]:
         """The first of these derivatives, as many as are stepped along in one call."""

@@ -92,6 +92,12 @@ class Keeping:
         """The parameters have the derivatives up to this round."""
         self.rounds = {t: each for t, each in self.rounds.items() if t > applied}
 
+    def thin(self, applied: int) -> None:
+        """Nobody uses what it told of its own events with parameters from before the derivative of this round."""
+        for pending in self.own.values():
+            for older in [each for each in pending if each < applied]:
+                del pending[older]
+
     def saved(self, applied: int) -> None:
         """A checkpoint has the derivatives up to this round."""
         while self._settling and self._settling[0][0] <= applied:
