@@ -99,6 +99,8 @@ class ClientConversation:
         self._others: dict[int, int] = {}
         """The sessions that were a sign of another process, and the round until then."""
         self._epoch: int | None = None
+        self._called: int | None = None
+        """The epoch of the last server that was heard of."""
         self._thin_after: tuple[int, int] | None = None
         """How many rounds were played when the session began, and the last one in the parameters then. None once
         nothing is kept any more of what was told in sessions before."""
@@ -108,6 +110,11 @@ class ClientConversation:
         self._keeping = Keeping()
         self._answered: dict[bytes, None] = {}
         """The last events that it was asked for."""
+
+    @property
+    def session(self) -> int:
+        """That of the last hello."""
+        return self._session
 
     @property
     def settled(self) -> deque[bytes]:
@@ -225,8 +232,9 @@ class ClientConversation:
     def _receive(self, message: m.Message) -> list[Action]:
         if isinstance(message, m.Call):
             if message.session == 0:  # a server that may be new, or that may have lost what it was told of
+                under_way, self._called = not self.joined and message.epoch == self._called, message.epoch
                 # All is told again, in a new session: in this one a message under way may give up what was told before.
-                return self.hello()
+                return [] if under_way else self.hello()
             # One that got a message of another session: perhaps only since a hello is under way.
             known = not self.joined or message.session == self._session
             if not known and message.session not in self._sessions and self._another(message.session):
@@ -261,7 +269,7 @@ class ClientConversation:
             text = "two servers of this federation answer: end the one that should not be there"
             return [Stop(text, failed=True)]
         again = message.epoch != self._epoch
-        self.joined, self._epoch = True, message.epoch
+        self.joined, self._epoch, self._called = True, message.epoch, message.epoch
         self._thin_after = message.rounds, self.applied
         # A server that has begun again knows of no event that waits for its round, and may have died just after it
         # had asked for one.
