@@ -6,6 +6,7 @@ import numpy as np
 
 from anabranch.compute import ClientCompute, Rate, ServerCompute
 from anabranch.protocol import messages as m
+from anabranch.protocol.actions import Action, Send
 from federations import Setting, sent, trained
 from problems import bits
 
@@ -84,6 +85,25 @@ def joined(setting, **options):
     for i, client in enumerate(setting.clients(), 1):
         server.receive(i, hello_of(client), 0.0)
     return server
+
+
+def heard(actions, client) -> list[m.Message]:
+    """What a client hears of what the server wants sent."""
+    return [each.message for each in actions if isinstance(each, Send) and each.client in (None, client)]
+
+
+def said(server, client, actions, now=0.0) -> list[Action]:
+    """What the server does about what a client wants sent."""
+    return [
+        each for action in actions if isinstance(action, Send) for each in server.receive(client, action.message, now)
+    ]
+
+
+def answered(server, clients, t, now=0.0) -> list[Action]:
+    """What the server does once these clients have answered for a round that does not touch them."""
+    none = np.zeros((1, 5), np.float32)
+    messages = [(i, answer(server, i, (t,), none, server.seats[i - 1].before, activated=False)) for i in clients]
+    return [each for i, message in messages for each in server.receive(i, message, now)]
 
 
 def answer(server, client, rounds, values, applied=-1, activated=True) -> m.Embeddings:

@@ -20,7 +20,7 @@ from anabranch.protocol.actions import Note, Played, Send, Stop
 from anabranch.protocol.memory import InMemory
 from anabranch.protocol.missing import HOW, Skip, Wait, Zero
 from anabranch.sources.kept import KeptInputs
-from conversations import answer, check_same, check_steps, hello_of, joined, play, told
+from conversations import answer, answered, check_same, check_steps, heard, hello_of, joined, play, said, told
 from federations import UPDATES, Setting, Told, follow, name, sent, trained
 
 # -- hello -------------------------------------------------------------------------------------------------------------
@@ -350,6 +350,30 @@ def test_what_was_learnt_before_a_restart_is_let_go_of(tmp_path, monkeypatch):
     assert len(kept) == 0
 
 
+@pytest.mark.parametrize("missing", [Skip(), Zero()], ids=["dropped", "played without it"])
+def test_what_is_kept_of_rounds_that_go_without_the_client_is_let_go_of(missing):
+    """No checkpoint says so: the last one may be long ago, and hold up what is behind it."""
+    skips = isinstance(missing, Skip)
+    policies = (Wait(), Wait(), Wait(), missing) if skips else (missing, Wait(), Wait(), Wait())
+    setting = Setting(activation=ab.Full(), rounds=50, missing=policies)
+    server, client = joined(setting), setting.client(1, itertools.count(100))
+    client.receive(heard(said(server, 1, client.hello()), 1))
+    for t in range(50):
+        client._inputs.put(name(t), setting.look(1)(name(t)), None, t)
+        now = 10.0 * t
+        mine = client.receive(heard(server.open([name(t)], [0], now), 1))
+        if t == 0:  # it steps, and has no checkpoint of it
+            actions = said(server, 1, mine) + answered(server, (2, 3, 4), t)
+        elif skips:
+            actions = said(server, 1, mine, now) + answered(server, (2, 3), t, now) + server.tick(now + 5)
+        else:
+            actions = answered(server, (2, 3, 4), t, now) + server.tick(now + 5) + said(server, 1, mine, now + 5)
+        client.receive(heard(actions, 1))
+    assert (server.rounds, client.applied, client.safe) == (50, 0, m.NONE)
+    assert [*client._learnt[True]] == [(0, name(0))]
+    assert len(client._inputs) == 1
+
+
 def test_a_client_forgets_an_event_whose_round_went_without_it():
     setting = Setting(rounds=10)
     server, client = setting.server(), setting.client(1)
@@ -466,7 +490,7 @@ def test_events_without_labels_stop_no_client_from_listening(monkeypatch):
 
 def test_what_is_overtaken_is_forgotten_of_its_own_client_alone(monkeypatch):
     monkeypatch.setattr(conversation, "OVERTAKEN", 3)
-    server = joined(Setting(), coalesce=1.0)
+    server = joined(Setting())
     for t in range(10):
         server.receive(1, told(server, 1, name(t)), 0.0)
     for t in (2, 20):
@@ -476,18 +500,31 @@ def test_what_is_overtaken_is_forgotten_of_its_own_client_alone(monkeypatch):
     assert (note.what, note.client, note.count) == ("event dropped", 1, 6)
     (void,) = [each for each in actions if isinstance(each, Send) and isinstance(each.message, m.Void)]
     assert (void.client, void.message.events) == (1, tuple(name(t) for t in range(6)))
-    assert server.arrived(1.0) == [name(t) for t in (2, 6, 7, 8, 20)]
-    assert server.arrived(1.0, 2) == [name(2), name(6)]
+    assert server.arrived(math.inf) == [name(t) for t in (2, 6, 7, 8, 20)]
+    assert server.arrived(math.inf, 2) == [name(2), name(6)]
 
 
 def test_an_event_whose_round_begins_with_that_of_a_later_one_is_not_overtaken_by_it(monkeypatch):
     monkeypatch.setattr(conversation, "OVERTAKEN", 3)
-    server = joined(Setting(), coalesce=1.0)
+    server = joined(Setting())
     for t in range(10):
         server.receive(1, told(server, 1, name(t)), 0.0)
     actions = server.open([name(9), name(1)], [0, 0], 0.0)
     (void,) = [each for each in actions if isinstance(each, Send) and isinstance(each.message, m.Void)]
     assert void.message.events == tuple(name(t) for t in (0, 2, 3, 4, 5))
+
+
+def test_nothing_is_overtaken_where_rounds_begin_with_what_clients_tell_of(monkeypatch):
+    """Each of these events has a label, or is discarded for want of one: they may only have to wait for room."""
+    monkeypatch.setattr(conversation, "OVERTAKEN", 3)
+    server = joined(Setting(), coalesce=0.0)
+    server.receive(2, told(server, 2, name(9)), 0.0)
+    for t in range(10):
+        server.receive(1, told(server, 1, name(t)), 0.1)
+    assert server.arrived(0.2, server.room) == [name(9)]
+    (query,) = server.open([name(9)], [0], 0.2)
+    assert isinstance(query.message, m.Query)
+    assert server.arrived(0.2) == [name(t) for t in range(9)]
 
 
 def test_a_client_of_which_something_was_lost_is_asked_to_tell_again_now_and_then():
@@ -530,9 +567,87 @@ def test_a_call_of_the_server_that_is_known_has_all_told_again_that_may_be_lost(
     for i in range(3):
         assert sent(client.happened(name(i)), m.Happened)
     client.receive([m.Void(client._session, (), (name(1),))])
-    again = client.receive(sent(server.begin(), m.Call))
+    (hello,) = sent(client.receive(sent(server.begin(), m.Call)), m.Hello)
+    (welcome,) = sent(server.receive(1, hello, 0.0), m.Welcome)
+    again = client.receive([welcome])
     assert [each.event for each in sent(again, m.Happened)] == [name(0), name(2)]
-    assert not sent(again, m.Hello)
+    assert client.receive([welcome]) == [], "it came twice, and what is told twice may be given up in between"
+
+
+@pytest.mark.parametrize("given_up", ["before the hello", "after the hello"])
+def test_what_is_given_up_while_it_is_told_again_waits_again_on_both_sides(given_up, monkeypatch):
+    """Else the client would lack what it needs of the events' rounds, and ask for their derivatives for ever."""
+    monkeypatch.setattr(conversation, "OVERTAKEN", 3)
+    setting = Setting(activation=ab.Recorded(np.zeros((300, 4), bool)), in_flight=8)
+    server, client = joined(setting), setting.client(1, itertools.count(100))
+    client.receive(heard(said(server, 1, client.hello()), 1))
+    for t in range(10):
+        said(server, 1, client.happened(name(t)))
+    hello = client.receive(sent(server.begin(), m.Call))
+    # Meanwhile the label of the last event is there, and the first six are overtaken.
+    to_hear = heard(server.open([name(9)], [0], 0.0), 1) if given_up == "before the hello" else []
+    to_hear += heard(said(server, 1, hello), 1)
+    to_hear += heard(server.open([name(9)], [0], 0.0), 1) if given_up == "after the hello" else []
+    again = client.receive(to_hear)
+    assert server.arrived(math.inf) == [name(t) for t in (6, 7, 8)]
+    to_hear = heard(said(server, 1, again) + answered(server, (2, 3, 4), 0), 1)
+    assert {*server.arrived(math.inf)} == {name(t) for t in range(9)}
+    to_hear += heard(said(server, 1, client.receive(to_hear)), 1)
+    assert not client.settled
+    to_hear += heard(server.open([name(0)], [0], 0.0), 1)
+    said(server, 1, client.receive(to_hear))
+    assert client.receive(heard(answered(server, (2, 3, 4), 1), 1)) == []
+    assert (client.applied, server.seats[0].before, server.rounds) == (1, 1, 2)
+
+
+def test_a_round_that_is_complete_when_it_opens_needs_no_new_session():
+    """Its query and its derivatives come together, and those are read first."""
+    setting = Setting(activation=ab.Recorded(np.zeros((300, 4), bool)))
+    server, clients = setting.server(coalesce=0.0), setting.clients()
+    for i, client in enumerate(clients, 1):
+        client.receive(sent(server.receive(i, hello_of(client), 0.0), m.Welcome))
+    for t in range(4):
+        for i, client in enumerate(clients, 1):
+            assert server.receive(i, *sent(client.happened(name(t)), m.Happened), 0.0) == []
+        actions = server.open([name(t)], [0], 0.0)
+        for i, client in enumerate(clients, 1):
+            query, derivatives = heard(actions, i)
+            assert (type(query), type(derivatives)) == (m.Query, m.Derivatives)
+            assert client.receive([derivatives, query]) == []
+            (note,) = client.happened(name(t))
+            assert note.what == "late", "it was asked for"
+    assert [client.applied for client in clients] == [3] * 4
+    assert [client.told for client in clients] == [0] * 4
+
+
+def test_an_event_that_waits_is_kept_once_however_often_it_is_told_again():
+    """Also in checkpoints. What was told before is dropped once all is stepped in that may go by it, and no sooner."""
+    setting = Setting(activation=ab.Recorded(np.zeros((300, 4), bool)), in_flight=8)
+    server, client = joined(setting), setting.client(1, itertools.count(100))
+
+    def again(now):
+        """Begins a session."""
+        to_hear = heard(said(server, 1, client.hello(), now), 1)
+        said(server, 1, client.receive(to_hear), now)
+
+    def play(t, now):
+        query = server.open([name(t)], [0], now)
+        return heard(query, 1), heard(answered(server, (2, 3, 4), t, now), 1)
+
+    again(0.0)
+    for t in range(10):
+        said(server, 1, client.happened(name(t)))
+    client.receive([each for part in play(0, 0.0) for each in part])
+    assert client.applied == 0
+    play(1, 1.0)  # with the parameters from before that, and the client hears nothing of it
+    again(2.0)
+    assert client.applied == 1, "its parameters of then are in what it had kept"
+    for t in range(2, 8):
+        again(10.0 * t)
+        client.receive([each for part in play(t, 10.0 * t) for each in part])
+        assert client.applied == t
+        assert [len(client._keeping.own[name(i)]) for i in (8, 9)] == [1, 1]
+    assert len(client.state()[1]["told"]) == 2
 
 
 def test_a_reading_whose_round_was_dropped_is_safe_at_once():

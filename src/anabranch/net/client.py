@@ -144,10 +144,13 @@ class ClientParty(Engine):
         mail = [message for _, message in self._mail()]
         # Two subjects may overtake one another: derivatives go first, so that answers have them.
         mail.sort(key=lambda message: isinstance(message, m.Query))
+        session = talk.session
         await self._do(talk.receive(mail))
-        if dropped and self._stop is None:  # what did fit in was of use all the same
-            await self._hello()
         now = time.monotonic()
+        if talk.session != session:  # one hello is under way at a time
+            self._hello_again = now + HELLO_EVERY
+        elif dropped and self._stop is None:  # what did fit in was of use all the same
+            await self._hello()
         if not talk.joined and self._stop is None and self._hello_again <= now:
             await self._hello()
         if talk.waits_for_features and self._look_again <= now:

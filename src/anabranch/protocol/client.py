@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,10 +87,10 @@ class ClientConversation:
         self._look, self._decide, self._draw = look, decide, session
         self._peek = look if peek is None else peek
         self._inputs: Inputs = InputsInMemory() if inputs is None else inputs
-        self._learnt: dict[bool, deque[tuple[int, bytes]]] = {True: deque(), False: deque()}
+        self._learnt: dict[bool, dict[tuple[int, bytes], None]] = {True: {}, False: {}}
         """Rounds of events whose features may be kept, in about their order, by whether they have activated it."""
         for t, event, stepped in self._inputs.were_learnt():
-            self._learnt[stepped].append((t, event))
+            self._learnt[stepped][t, event] = None
         self._taken_up: dict[bytes, None] = dict.fromkeys(self._inputs.recent(LATELY))
         """The last events of its own that the server has asked for since their labels come later."""
         self._session = 0
@@ -99,12 +99,22 @@ class ClientConversation:
         self._others: dict[int, int] = {}
         """The sessions that were a sign of another process, and the round until then."""
         self._epoch: int | None = None
+        self._called: int | None = None
+        """The epoch of the last server that was heard of."""
+        self._thin_after: tuple[int, int] | None = None
+        """How many rounds were played when the session began, and the last one in the parameters then. None once
+        nothing is kept any more of what was told in sessions before."""
         self._gap_at: int | None = None
         """The last round in the parameters when something was lacking."""
         self._samples = SampleWindow(compute, self._features)
         self._keeping = Keeping()
         self._answered: dict[bytes, None] = {}
         """The last events that it was asked for."""
+
+    @property
+    def session(self) -> int:
+        """That of the last hello."""
+        return self._session
 
     @property
     def settled(self) -> deque[bytes]:
@@ -222,7 +232,9 @@ class ClientConversation:
     def _receive(self, message: m.Message) -> list[Action]:
         if isinstance(message, m.Call):
             if message.session == 0:  # a server that may be new, or that may have lost what it was told of
-                return self._tell_all() if self.joined and message.epoch == self._epoch else self.hello()
+                under_way, self._called = not self.joined and message.epoch == self._called, message.epoch
+                # All is told again, in a new session: in this one a message under way may give up what was told before.
+                return [] if under_way else self.hello()
             # One that got a message of another session: perhaps only since a hello is under way.
             known = not self.joined or message.session == self._session
             if not known and message.session not in self._sessions and self._another(message.session):
@@ -251,22 +263,23 @@ class ClientConversation:
             wrong.append(difference("feature schema", self.schema, message.schema))
         if wrong:
             return [Stop("the server takes part in something else: " + "; ".join(wrong), failed=True)]
-        if self.joined and message.epoch != self._epoch and self._another(self._session):
+        if self.joined and message.epoch == self._epoch:  # it came twice, and each event is told of once a session
+            return []
+        if self.joined and self._another(self._session):
             text = "two servers of this federation answer: end the one that should not be there"
             return [Stop(text, failed=True)]
         again = message.epoch != self._epoch
-        self.joined, self._epoch = True, message.epoch
+        self.joined, self._epoch, self._called = True, message.epoch, message.epoch
+        self._thin_after = message.rounds, self.applied
         # A server that has begun again knows of no event that waits for its round, and may have died just after it
         # had asked for one.
         if again:
             self._keeping.own = {event: {} for event in self._taken_up} | self._keeping.own
             self._taken_up.clear()
-        return [Note("joined", f"the server is here; {message.rounds:,} rounds are played"), *self._tell_all()]
-
-    def _tell_all(self) -> list[Action]:
-        """Tells of every event of its own whose round is not over; what the server knows already changes nothing."""
-        self._keeping.told.clear()
-        return [action for event in [*self._keeping.own] for action in self._tell(event)]
+            self._keeping.told.clear()
+        # Of every event of its own whose round is not over; what the server knows already changes nothing.
+        told = [action for event in [*self._keeping.own] for action in self._tell(event)]
+        return [Note("joined", f"the server is here; {message.rounds:,} rounds are played"), *told]
 
     def _another(self, session: int) -> bool:
         """Whether there is another process, by so many sessions: a few may be of one that was killed."""
@@ -298,10 +311,11 @@ class ClientConversation:
         unknown: list[int] = []
         for query in queries:
             for i, event in enumerate(query.events):
-                t, (x, decided) = query.first + i, self._kept_or_looked_up(event)
+                t = query.first + i
+                self._remember_answered(event)
                 if t <= self.applied:  # it is over: the query was late
                     continue
-                self._remember_answered(event)
+                x, decided = self._kept_or_looked_up(event)
                 kept = self._keeping.rounds.get(t)
                 if kept is not None and kept.event != event:
                     del self._keeping.rounds[t]  # the server has begun again, and has another event for this round
@@ -390,12 +404,15 @@ class ClientConversation:
         rows = self.compute.rule.update.rows  # windows are made again of the events that the server recalls
         long_ago = rounds[-1][0] - (LONG if rows is None else REMEMBERED + rows)
         for t, event, stepped in rounds:
-            self._learnt[stepped].append((t, event))
+            self._learnt[stepped][t, event] = None
         gone = []
         # Apart, since a step may wait for its checkpoint for as long as the client is not activated again.
         for stepped, held in self._learnt.items():
-            while held and held[0][0] <= (min(long_ago, self.safe) if stepped else long_ago):
-                gone.append(held.popleft()[1])
+            until = min(long_ago, self.safe) if stepped else long_ago
+            past = len([*takewhile(until.__ge__, (t for t, _ in held))])
+            for each in [*islice(held, past)]:
+                del held[each]
+                gone.append(each[1])
         self._inputs.learnt(rounds, gone)
 
     def _encode(self, asked: Sequence[_Asked]) -> list[Action]:
@@ -470,7 +487,17 @@ class ClientConversation:
                 self._keeping.over(message.rounds[i], event)
             new = new[len(ready) :]
         self._keeping.passed(self.applied)
+        self._thin()
         return actions
+
+    def _thin(self) -> None:
+        """Drops what sessions before told of events that still wait, once the rounds that may use it are stepped in.
+
+        A server forgets the answers of a session at the next hello; what it had played with them by then comes first.
+        """
+        if self._thin_after is not None and self.applied >= self._thin_after[0]:
+            self._keeping.thin(self._thin_after[1])
+            self._thin_after = None
 
     def _alike(self, message: m.Derivatives, new: Sequence[int]) -> Sequence[int]:
         """The first of these derivatives, as many as are stepped along in one call."""
@@ -516,10 +543,12 @@ class ClientConversation:
                     self._keeping.hold(t, event, self._epoch, {self.applied: pending[0]})
 
     def _void(self, message: m.Void) -> list[Action]:
-        self._keeping.void(message, self._epoch)
+        known = self._keeping.void(message, self._epoch)
+        for each in known.items():  # it never steps in them, and no checkpoint would let go of them
+            self._learnt[True].pop(each, None)
         for event in message.events:
             self._taken_up.pop(event, None)
-        self._inputs.drop(message.events)
+        self._inputs.drop({*message.events, *known.values()})
         return []
 
     def _end(self, message: m.End) -> list[Action]:

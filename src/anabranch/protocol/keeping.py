@@ -76,19 +76,27 @@ class Keeping:
             self.settled.append(event)
         self.forget(event)
 
-    def void(self, message: Void, epoch: int | None) -> None:
-        """No derivative comes for these rounds of a server, and no round for these events."""
-        for t in message.rounds:
-            kept = self.rounds.get(t)
-            if kept is not None and kept.epoch == epoch:
-                del self.rounds[t]
-                self.settle(kept.event)
-        for event in message.events:
+    def void(self, message: Void, epoch: int | None) -> dict[int, bytes]:
+        """No derivative comes for these rounds of a server, and no round for these events.
+
+        Returns what was kept of the rounds: their events.
+        """
+        known = {t: kept.event for t in message.rounds if (kept := self.rounds.get(t)) and kept.epoch == epoch}
+        for t in known:
+            del self.rounds[t]
+        for event in (*known.values(), *message.events):
             self.settle(event)
+        return known
 
     def passed(self, applied: int) -> None:
         """The parameters have the derivatives up to this round."""
         self.rounds = {t: each for t, each in self.rounds.items() if t > applied}
+
+    def thin(self, applied: int) -> None:
+        """Nobody uses what it told of its own events with parameters from before the derivative of this round."""
+        for pending in self.own.values():
+            for older in [each for each in pending if each < applied]:
+                del pending[older]
 
     def saved(self, applied: int) -> None:
         """A checkpoint has the derivatives up to this round."""

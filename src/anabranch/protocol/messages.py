@@ -6,7 +6,7 @@ type            from → to         what it says
 `Hello`         client → server   who I am, what I take part in, and how far I am
 `Welcome`       server → client   you take part; so many rounds are played
 `Refused`       server → client   you cannot take part, and why
-`Call`          server → clients  I have begun, or begun again: say hello, or tell again what I may have lost
+`Call`          server → clients  I have begun, or may have lost something: say hello, and tell all again
 `Happened`      client → server   an event has activated me; here is my embedding for it
 `Query`         server → clients  send your embeddings for these rounds, if you have not
 `Embeddings`    client → server   here they are, and in which of the rounds an event has activated me

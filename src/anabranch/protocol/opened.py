@@ -54,6 +54,8 @@ class Answer:
     applied: int
     activated: bool
     values: NDArray[Any]
+    told: bool = False
+    """Whether it told of the event by itself: it may not have read yet which round that is."""
 
 
 @dataclass

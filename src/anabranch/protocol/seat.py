@@ -37,6 +37,15 @@ class Sent(NamedTuple):
     """Whether the windows of gradients were emptied since the derivative before."""
 
 
+class Told(NamedTuple):
+    """An event that the client has told of."""
+
+    number: int
+    """How many it had told of before."""
+    session: int | None
+    """In which it has told of it last."""
+
+
 @dataclass(frozen=True)
 class Expected:
     """What the server expects of a client."""
@@ -85,8 +94,8 @@ class Seat:
         """The last round whose derivative it had at its last hello, by its word."""
         self.owed = False
         """Whether what it lacked then is yet to be sent, since it has to wait a moment."""
-        self.told: dict[bytes, int] = {}
-        """The events that it has told of and that wait for their rounds, each with how many it had told of before."""
+        self.told: dict[bytes, Told] = {}
+        """The events that it has told of and that wait for their rounds, in the order in which they came first."""
         self.tells = 0
         """How many events it has told of."""
         self.missed = False
@@ -97,6 +106,17 @@ class Seat:
         """In how many rounds it was activated."""
         self.max_delay = 0
         """The most steps between an embedding's parameters and those that its derivative was applied to."""
+
+    def tell(self, event: bytes) -> None:
+        """It has told of an event that waits for its round; a second time perhaps, in a new session."""
+        known = self.told.get(event)
+        self.told[event] = Told(self.tells if known is None else known.number, self.session)
+        self.tells += known is None
+
+    def waits_for(self, event: bytes) -> bool:
+        """Whether it has told of an event in this session. Of one of another session it tells again, if it has to wait:
+        a word that the event is given up would cross that."""
+        return event in self.told and self.told[event].session == self.session
 
     def push(self, t: int, sent: Sent) -> None:
         """The client was activated in round ``t``, with the parameters that have the derivatives up to ``applied``.
@@ -133,15 +153,18 @@ class Seat:
         lacking = self.after(applied)
         return self.outbox[lacking[0]].before if lacking else self.before
 
-    def derivatives(self, rounds: list[int], *, again: bool = False) -> Derivatives:
-        """The message that sends the derivatives of these rounds, which follow one another in the outbox."""
+    def derivatives(self, rounds: list[int], *, named: bool) -> Derivatives:
+        """The message that sends the derivatives of these rounds, which follow one another in the outbox.
+
+        It has their events where it is ``named``, for a client that may not know what it keeps by the rounds' numbers.
+        """
         sent = [self.outbox[t] for t in rounds]
         return Derivatives(
             session=self.session or 0,
             before=sent[0].before,
             rounds=tuple(rounds),
             applied=tuple(MOMENT if each.stored else each.applied for each in sent),
-            events=tuple(each.event for each in sent) if again or any(each.stored for each in sent) else (),
+            events=tuple(each.event for each in sent) if named or any(each.stored for each in sent) else (),
             values=np.stack([each.value for each in sent]),
             factors=tuple(each.factor for each in sent) if any(each.factor != 1 for each in sent) else (),
             emptied=np.array([each.emptied for each in sent]) if any(each.emptied for each in sent) else None,

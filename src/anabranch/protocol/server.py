@@ -191,7 +191,7 @@ class ServerConversation:
             late: of each event, where their labels have come later; all of them with what is stored, or none.
         """
         first = self.opened
-        asked = self._forget_overtaken(events) if late is None and self._arrivals else []
+        asked = self._forget_overtaken(events) if late is None and math.isinf(self._coalesce) else []
         for i, (event, label) in enumerate(zip(events, labels, strict=True)):
             chosen = None if activated is None else activated[i]
             each = Open(first + i, event, label, now + self._deadline, chosen, None if late is None else late[i])
@@ -258,13 +258,14 @@ class ServerConversation:
 
     def _drop(self, event: bytes, why: str) -> list[Action]:
         """Forgets an event that clients have told of, and has them forget it."""
-        told = [client for client, seat in enumerate(self.seats, 1) if event in seat.told]
+        told = [client for client, seat in enumerate(self.seats, 1) if seat.waits_for(event)]
         self._take(event)
         return [Note("event dropped", why), *(self._void(client, events=(event,)) for client in told)]
 
     def _forget_oldest(self, client: int, seat: Seat, n: int, why: str, but: Collection[bytes] = ()) -> list[Action]:
         """Forgets the first events that a client has told of, and has it forget them; not those that others told of."""
-        events = tuple(event for event in islice(seat.told, max(n, 0)) if event not in but)
+        events = [event for event in islice(seat.told, max(n, 0)) if event not in but]
+        waited_for = tuple(event for event in events if seat.waits_for(event))
         for event in events:
             del seat.told[event]
             self._arrivals[event].answers.pop(client, None)
@@ -272,19 +273,21 @@ class ServerConversation:
                 del self._arrivals[event]
         if not events:
             return []
-        return [Note("event dropped", why, client, len(events)), self._void(client, events=events)]
+        void = [self._void(client, events=waited_for)] if waited_for else []
+        return [Note("event dropped", why, client, len(events)), *void]
 
     def _forget_overtaken(self, events: Sequence[bytes]) -> list[Action]:
         """Forgets what clients have told of long before events that have their rounds now: no label of it comes.
 
-        Else a client many of whose events have no label would soon have told of as many as may wait.
+        Else a client many of whose events have no label would soon have told of as many as may wait. Where rounds begin
+        with what clients tell of, each such event has its label, or is discarded.
         """
         actions: list[Action] = []
         for client, seat in enumerate(self.seats, 1):
-            until = max((seat.told[event] for event in events if event in seat.told), default=0) - OVERTAKEN
+            until = max((seat.told[event].number for event in events if event in seat.told), default=0) - OVERTAKEN
             if until <= 0:
                 continue
-            overtaken = len([*takewhile(until.__gt__, seat.told.values())])
+            overtaken = len([*takewhile(until.__gt__, (told.number for told in seat.told.values()))])
             text = f"client {client} told of events over {OVERTAKEN:,} before one that has its round: no label came"
             actions += self._forget_oldest(client, seat, overtaken, text, but=frozenset(events))
         return actions
@@ -494,7 +497,7 @@ class ServerConversation:
             return [Note("unusable", f"client {client}: {problem}", client)]
         seat.present = True
         seat.forget(min(message.safe, message.applied, seat.before))
-        answer = Answer(message.applied, True, message.embedding)
+        answer = Answer(message.applied, True, message.embedding, told=True)
         t = self.training.round_of(message.event)
         if t is not None and t < self.rounds:
             note = Note("late", f"client {client} told of an event when its round {t:,} was over", client)
@@ -516,8 +519,7 @@ class ServerConversation:
         """A client has told of an event that has no round yet."""
         before = self.opened + len(self._arrivals)
         self._arrivals.setdefault(event, Arrival(now + self._coalesce, before)).answers[client] = answer
-        if event not in seat.told:
-            seat.told[event], seat.tells = seat.tells, seat.tells + 1
+        seat.tell(event)
         text = f"client {client} told of more than {REMEMBERED:,} events that wait: the oldest is forgotten"
         return self._forget_oldest(client, seat, len(seat.told) - REMEMBERED, text)
 
@@ -568,7 +570,7 @@ class ServerConversation:
             seat.sent_again = now
         size = max(1, PIECE // (math.prod(seat.shape) * seat.wire.itemsize))
         pieces = [lacking[i : i + size] for i in range(0, len(lacking), size)]
-        return [Send(seat.derivatives(piece, again=True), client) for piece in pieces]
+        return [Send(seat.derivatives(piece, named=True), client) for piece in pieces]
 
     def _send_again_soon(self, client: int, seat: Seat, applied: int, now: float) -> list[Action]:
         """As `_send_again`, unless they are under way, or will be."""
@@ -628,17 +630,19 @@ class ServerConversation:
             records = [each.record(stands, self.compute.rule.wire) for each, stands in ready]
             played, trouble = self.training.play(records)
             over: dict[int, list[Open]] = {}
+            told: set[int] = set()
             for i, record in enumerate(records[: len(played.records)]):
                 for client in self._open[i].voided(record):
                     if self.seats[client - 1].session is not None:
                         over.setdefault(client, []).append(self._open[i])
+                told.update(client for client, answer in self._open[i].answers.items() if answer.told)
             for _ in played.records:
                 self._open.popleft()
             actions.append(played)
             for client, seat in enumerate(self.seats, 1):
                 new = seat.after(played.first - 1)
                 if new and seat.session is not None and not seat.owed:
-                    actions.append(Send(seat.derivatives(new), client))
+                    actions.append(Send(seat.derivatives(new, named=client in told), client))
             for client, rounds in over.items():  # with the events, since a query may not be read yet
                 names = tuple(each.event for each in rounds)
                 actions.append(self._void(client, tuple(each.t for each in rounds), names))
