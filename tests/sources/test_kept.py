@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from anabranch.errors import CheckpointError, ConfigError, OutputError
-from anabranch.sources.kept import KeptInputs
+from anabranch.sources.kept import KeptInputs, Told
 
 
 def row(*values: float) -> np.ndarray:
@@ -120,6 +120,24 @@ def test_events_of_its_own_are_held_until_they_are_safe(tmp_path: Path) -> None:
     kept.drop_own([b"a", b"x"])
     kept.close()
     assert [*KeptInputs(tmp_path / "inputs", most=1).own().items()] == [(b"b", -1), (b"c", 1)]
+
+
+def test_what_was_told_of_entities_is_held_with_the_events_and_bounded(tmp_path: Path) -> None:
+    kept = KeptInputs(tmp_path / "inputs", most=1)
+    for time, (event, entity) in enumerate([(b"a", "x"), (b"b", "y"), (b"c", "x"), (b"d", "z")]):
+        kept.add_own(event, time, entity, [time, None], 2)
+    kept.add_own(b"e", 9)
+    kept.close()
+    kept = KeptInputs(tmp_path / "inputs", most=1)
+    assert [*kept.told().items()] == [("x", Told(b"c", 2, [2, None])), ("z", Told(b"d", 3, [3, None]))]
+    with pytest.raises(TypeError):
+        kept.add_own(b"f", 10, "x", [object()], 2)
+    assert b"f" not in kept.own()
+    kept.add_own(b"g", 11, "z", [], 1)
+    assert kept.told() == {"z": Told(b"g", 11, [])}
+    kept._database.execute("UPDATE told SET state = '['")
+    with pytest.raises(CheckpointError, match="is damaged: put back a copy"):
+        kept.told()
 
 
 def test_it_survives_kill_9(tmp_path: Path) -> None:
