@@ -459,6 +459,43 @@ def test_readings_of_a_database_that_goes_away_before_they_are_looked_up_wait_fo
     run(main())
 
 
+def test_a_database_that_is_back_is_asked_however_long_its_last_failure_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its clock nothing passes but what a failure takes."""
+    monkeypatch.setattr(sourced, "AGAIN", 0.01)
+    monkeypatch.setattr(sql, "AGAIN", 0.01)
+    world = companies(tmp_path, 3)
+
+    async def main() -> None:
+        party = world.party("bank", "nats://127.0.0.1:1")
+        source, database, now = party._source, Sqlite(tmp_path / "bank.db"), [1e9]
+        look = source._look
+
+        def slow(*event: Any) -> Any:
+            try:
+                return look(*event)
+            except sql.FAILED:
+                now[0] += 20.0
+                raise
+
+        monkeypatch.setattr(source, "_clock", lambda: now[0])
+        monkeypatch.setattr(source, "_look", slow)
+        first = await anext(party._events)
+        database.stop()
+        waiting = asyncio.ensure_future(anext(party._events))
+        await until(lambda: source.counts["away"])
+        assert party._inputs.peek(world.names.of("customer-002", 1_002_000_000)) is None
+        assert not waiting.done()
+        database.start()
+        assert await waiting != first
+        assert party._inputs.peek(world.names.of("customer-002", 1_002_000_000)) is not None
+        assert source.counts["back"] >= 1
+        await source.close()
+
+    run(main())
+
+
 def test_an_event_that_is_asked_for_before_it_is_read_again_activates_its_client(tmp_path: Path) -> None:
     world = companies(tmp_path, 3)
 
