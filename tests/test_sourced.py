@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 import tomli_w
 
-from anabranch.errors import AnabranchError, CheckpointError, ConfigError
+from anabranch.errors import AnabranchError, AwayError, CheckpointError, ConfigError
 from anabranch.net import own, partyfile, sourced, waitingroom
 from anabranch.net.asking import ask_http
 from anabranch.net.broker import LocalBroker
@@ -453,10 +453,39 @@ def test_readings_of_a_database_that_goes_away_before_they_are_looked_up_wait_fo
             assert events == [world.names.of(f"customer-{i:03}", (1000 + i) * 1_000_000) for i in range(9)]
             assert source._cursor.waiting == 9
         assert source._cursor.position is None
-        assert party._inputs.noted() == {}
+        assert party._inputs.noted() == {"away": 1}
         await source.close()
 
     run(main())
+
+
+def test_readings_that_wait_for_a_function_that_cannot_say_are_counted_and_said_once_a_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sourced, "AGAIN", 0.0)
+    names, tries = Names(bytes(32)), Counter[int]()
+
+    def look(entity: str, moment: int) -> Mapping[str, Any]:
+        tries[moment] += 1
+        if moment != 2 and tries[moment] < 3:
+            raise AwayError("the plant's historian restarts")
+        return {"light": moment}
+
+    async def readings() -> Any:
+        for moment in (1, 2, 3):
+            yield Reading("", moment, {})
+
+    monkeypatch.setattr(own, "open_source", lambda *_: PythonSource(names, readings(), look))
+    world = sensors(tmp_path)
+    world._texts["room1"]["features"]["columns"] = ["light"]
+
+    async def main() -> None:
+        party = world.party("room1", "nats://127.0.0.1:1")
+        assert len([event async for event in party._events]) == 3
+        assert party._inputs.noted() == {"away": 2}
+
+    run(main())
+    assert caplog.text.count("readings wait for their source: the plant's historian restarts") == 2
 
 
 def test_a_database_that_is_back_is_asked_however_long_its_last_failure_took(

@@ -212,13 +212,17 @@ class SourcedClient(_Sourced, ClientParty):
     async def _seen(self, event: bytes) -> tuple[Mapping[str, Any], NDArray[Any]] | None:
         """The values and features of an event that a reading has come of; waits for a source that is away. None where
         there are none, or the server has asked for the event."""
+        waits = False
         while True:
             late = self.conversation.is_late(event)
             with self._inputs.knowing(await self._ahead([] if late else [event])):
                 try:
                     return None if self.conversation.is_late(event) else self._inputs.read(event)
-                except AwayError:
-                    pass  # the source says so
+                except AwayError as error:
+                    if not waits:
+                        waits = True
+                        self._inputs.counts["away"] += 1
+                        self.say(f"readings wait for their source: {error}", logging.WARNING)
             await asyncio.sleep(AGAIN)
 
     async def _do(self, actions: Sequence[Action]) -> None:
