@@ -200,6 +200,15 @@ def test_a_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
         KeptInputs(path, most=9)
 
 
+def test_a_file_of_an_earlier_version_is_said_to_be_one_and_what_is_lost_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "inputs"
+    with sqlite3.connect(path) as database:
+        database.executescript("CREATE TABLE kept (event); PRAGMA application_id = 1634626359")  # "ank7"
+    database.close()
+    with pytest.raises(CheckpointError, match=r"an earlier version .* Lost with it: the inputs of"):
+        KeptInputs(path, most=9)
+
+
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be used"):

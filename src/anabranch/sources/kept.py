@@ -38,6 +38,10 @@ CREATE TABLE told (
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)
 """
 
+_HOLDS = (
+    "the inputs of events that wait for their labels, the running means of the features, and from which readings on "
+    "something has moved"
+)
 _UNDECIDED, _WAITING, _LEARNT = range(3)
 _WHICH = f"CASE WHEN learnt IS NOT NULL THEN {_LEARNT} ELSE activated IS NOT NULL END"
 _ARE_UNDECIDED = "activated IS NULL AND learnt IS NULL"
@@ -100,7 +104,7 @@ class KeptInputs:
             raise ConfigError(f"expiry is {expiry!r}: must be a number of seconds above 0")
         self.path = path
         self._expiry, self._clock = expiry, clock
-        self._database = open_sqlite(path, _KIND, _SCHEMA, durable=durable)
+        self._database = open_sqlite(path, _KIND, _SCHEMA, _HOLDS, durable=durable)
         self.crowded_out = 0
         """How many that waited for their labels went because there were too many, since this process began."""
         with naming(path):
