@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 import tomli_w
 
-from anabranch.errors import AnabranchError, CheckpointError, ConfigError
+from anabranch.errors import AnabranchError, AwayError, CheckpointError, ConfigError
 from anabranch.net import own, partyfile, sourced, waitingroom
 from anabranch.net.asking import ask_http
 from anabranch.net.broker import LocalBroker
@@ -37,7 +37,7 @@ from anabranch.net.server import ServerParty
 from anabranch.net.status import server_status
 from anabranch.protocol import messages as m
 from anabranch.sources import sql
-from anabranch.sources.base import Reading
+from anabranch.sources.base import Happening, Reading
 from anabranch.sources.features import Column, Features
 from anabranch.sources.files import FileSource
 from anabranch.sources.names import Names, read_key, write_key
@@ -453,7 +453,73 @@ def test_readings_of_a_database_that_goes_away_before_they_are_looked_up_wait_fo
             assert events == [world.names.of(f"customer-{i:03}", (1000 + i) * 1_000_000) for i in range(9)]
             assert source._cursor.waiting == 9
         assert source._cursor.position is None
-        assert party._inputs.noted() == {}
+        assert party._inputs.noted() == {"away": 1}
+        await source.close()
+
+    run(main())
+
+
+def test_readings_that_wait_for_a_function_that_cannot_say_are_counted_and_said_once_a_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sourced, "AGAIN", 0.0)
+    names, tries = Names(bytes(32)), Counter[int]()
+
+    def look(entity: str, moment: int) -> Mapping[str, Any]:
+        tries[moment] += 1
+        if moment != 2 and tries[moment] < 3:
+            raise AwayError("the plant's historian restarts")
+        return {"light": moment}
+
+    async def readings() -> Any:
+        for moment in (1, 2, 3):
+            yield Reading("", moment, {})
+
+    monkeypatch.setattr(own, "open_source", lambda *_: PythonSource(names, readings(), look))
+    world = sensors(tmp_path)
+    world._texts["room1"]["features"]["columns"] = ["light"]
+
+    async def main() -> None:
+        party = world.party("room1", "nats://127.0.0.1:1")
+        assert len([event async for event in party._events]) == 3
+        assert party._inputs.noted() == {"away": 2}
+
+    run(main())
+    assert caplog.text.count("readings wait for their source: the plant's historian restarts") == 2
+
+
+def test_a_database_that_is_back_is_asked_however_long_its_last_failure_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its clock nothing passes but what a failure takes."""
+    monkeypatch.setattr(sourced, "AGAIN", 0.01)
+    monkeypatch.setattr(sql, "AGAIN", 0.01)
+    world = companies(tmp_path, 3)
+
+    async def main() -> None:
+        party = world.party("bank", "nats://127.0.0.1:1")
+        source, database, now = party._source, Sqlite(tmp_path / "bank.db"), [1e9]
+        look = source._look
+
+        def slow(*event: Any) -> Any:
+            try:
+                return look(*event)
+            except sql.FAILED:
+                now[0] += 20.0
+                raise
+
+        monkeypatch.setattr(source, "_clock", lambda: now[0])
+        monkeypatch.setattr(source, "_look", slow)
+        first = await anext(party._events)
+        database.stop()
+        waiting = asyncio.ensure_future(anext(party._events))
+        await until(lambda: source.counts["away"])
+        assert party._inputs.peek(world.names.of("customer-002", 1_002_000_000)) is None
+        assert not waiting.done()
+        database.start()
+        assert await waiting != first
+        assert party._inputs.peek(world.names.of("customer-002", 1_002_000_000)) is not None
+        assert source.counts["back"] >= 1
         await source.close()
 
     run(main())
@@ -640,15 +706,28 @@ def test_readings_that_touch_nobody_leave_time_for_everything_else(tmp_path: Pat
     assert run(main()) >= 119  # once a reading
 
 
-def told_of(monkeypatch: pytest.MonkeyPatch, world: World, *light: tuple[float, float]) -> tuple[Any, Any]:
-    """A client whose light is read at these seconds, and its events of a minute each, as it is to tell of them."""
+def told_of(
+    monkeypatch: pytest.MonkeyPatch, world: World, *light: tuple[float, float], table: dict[int, float] | None = None
+) -> tuple[Any, Any]:
+    """A client whose light is read at these seconds, and its events of a minute each, as it is to tell of them.
+
+    With a ``table`` readings go there, and look-ups are of what it has.
+    """
     names = Names(bytes(32), 60_000_000)
 
     async def readings() -> Any:
         for seconds, value in light:
-            yield Reading("", round(seconds * 1e6), {"light": value})
+            time = round(seconds * 1e6)
+            if table is not None:
+                table[time] = value
+            yield Reading("", time, {"light": value})
 
-    monkeypatch.setattr(own, "open_source", lambda *_: PythonSource(names, readings()))
+    def look(entity: str, moment: int) -> Any:
+        assert table is not None
+        return {"light": table[max(time for time in table if time <= moment)]}
+
+    source = PythonSource(names, readings(), *([] if table is None else [look, lambda key: ""]))
+    monkeypatch.setattr(own, "open_source", lambda *_: source)
     world._texts["room1"]["features"]["columns"] = ["light"]
     party = world.party("room1", "nats://127.0.0.1:1")
 
@@ -665,6 +744,13 @@ def told_of(monkeypatch: pytest.MonkeyPatch, world: World, *light: tuple[float, 
             yield read[1] // 60_000_000, party._own.get(name)[0].tolist()
 
     return party, events()
+
+
+def settle(party: Any, *minutes: int) -> None:
+    """Nothing can be lost of these events any more."""
+    for minute in minutes:
+        party.conversation._keeping.settle(Names(bytes(32), 60_000_000).of("", minute * 60_000_000))
+    party._let_go()
 
 
 def activated_by(party: Any, event: bytes, *, stored: bool = False) -> bool:
@@ -731,22 +817,27 @@ def test_after_a_restart_what_has_moved_in_a_moment_that_was_asked_for_is_still_
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("then", "told"),
+    [([(65, 100)], [(2, [100.0])]), ([(65, 0.1), (125, 100)], [(3, [100.0])])],
+    ids=["still", "only later again"],
+)
 @pytest.mark.parametrize("restart", [False, True])
 def test_what_has_moved_in_a_moment_whose_round_is_over_is_told_of_with_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restart: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restart: bool, then: list[tuple[float, float]], told: list[Any]
 ) -> None:
     world = sensors(tmp_path)
-    light = [(5, 0), (30, 100), (65, 100)]
+    light = [(5, 0), (30, 100), *then]
     first = Names(bytes(32), 60_000_000).of("", 60_000_000)
 
     async def main() -> None:
         party, events = told_of(monkeypatch, world, *(light[:1] if restart else light))
         assert await anext(events) == (1, [0.0])
-        party.conversation._keeping.settle(first)
-        party._let_go()
+        settle(party, 1)
         if restart:
+            await party._save()
             party, events = told_of(monkeypatch, world, *light[1:])
-        assert [each async for each in events] == [(2, [100.0])]
+        assert [each async for each in events] == told
         assert party._own.get(first)[0].tolist() == [0.0]
         assert party.notes["late", None] == 1
 
@@ -785,6 +876,86 @@ def test_a_client_that_was_killed_tells_of_what_moves_after_what_it_has_saved(
         assert [each async for each in events] == [(2, [100.0]), (3, [200.0])]
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("first", "saved", "settled", "again", "new"),
+    [
+        ([(5, 0), (90, 100), (125, 0)], 3, [1, 3], 1, [(185, 100), (245, 100)]),
+        ([(5, 0), (90, 100), (150, 100.1)], 2, [2], 0, [(190, 0)]),
+        ([(5, 0), (90, 100)], 1, [1, 2], 2, [(125, 0)]),
+        ([(5, 0), (90, 100), (150, 100.1), (200, 0)], 3, [2, 4], 0, [(245, 100)]),
+        ([(5, 0), (400, 100)], 2, [1], 1, [(125, 0), (185, 100)]),
+    ],
+    ids=["an event waits for its label", "an event is safe before an older one", "an event is safe before a checkpoint",
+         "a reading moved nothing", "a reading is of later"],
+)  # fmt: skip
+def test_a_client_that_was_killed_tells_of_what_it_would_have_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: list[tuple[float, float]], saved: int, settled: list[int],
+    again: int, new: list[tuple[float, float]],
+) -> None:  # fmt: skip
+    """It saves after so many events, some are settled, and readings are given again from one on."""
+
+    async def main() -> None:
+        (tmp_path / "whole").mkdir()
+        _, events = told_of(monkeypatch, sensors(tmp_path / "whole"), *first, *new)
+        whole = [each async for each in events]
+        world, told = sensors(tmp_path), []
+        party, events = told_of(monkeypatch, world, *first)
+        async for each in events:
+            told.append(each)
+            if len(told) == saved:
+                await party._save()
+        settle(party, *settled)
+        unsafe = len(party._own.own())
+        _, events = told_of(monkeypatch, world, *first[again:], *new)
+        later = [each async for each in events]
+        assert [*told, *later[unsafe:]] == whole
+        assert all(each in told for each in later[:unsafe])
+
+    run(main())
+
+
+def test_a_client_that_was_killed_goes_by_what_it_has_told_of_though_its_table_has_gone_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of the same event has come after the one that was told of."""
+    world, table = sensors(tmp_path), dict[int, float]()
+
+    async def main() -> None:
+        party, events = told_of(monkeypatch, world, (5, 0), (90, 100), (110, 200), table=table)
+        assert [each async for each in events] == [(1, [0.0]), (2, [100.0])]
+        settle(party, 1)
+        await party._save()
+        _, events = told_of(monkeypatch, world, (90, 100), (110, 200), (125, 200), table=table)
+        assert [each async for each in events] == [(2, [100.0]), (3, [200.0])]
+
+    run(main())
+
+
+def test_after_a_restart_a_reading_that_was_ahead_of_the_clock_keeps_no_other_from_being_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sourced, "time", SimpleNamespace(time=lambda: 120.0, monotonic=time.monotonic))
+    world = sensors(tmp_path)
+
+    async def main() -> None:
+        party, events = told_of(monkeypatch, world, (5, 0), (4000, 100))
+        assert [each async for each in events] == [(1, [0.0]), (67, [100.0])]
+        settle(party, 1, 67)
+        _, events = told_of(monkeypatch, world, (125, 0))
+        assert [each async for each in events] == [(3, [0.0])]
+
+    run(main())
+
+
+def test_readings_of_the_time_of_the_one_that_was_told_of_last_are_told_apart(tmp_path: Path) -> None:
+    """As of rows that were written together."""
+    party = sensors(tmp_path).party("room1", "nats://127.0.0.1:1")
+    party._told = {"x": (5, b"b")}
+    happenings = [Happening(name, Reading("x", 5, {})) for name in (b"a", b"b", b"c")]
+    assert [party._was_before(each) for each in happenings] == [True, True, False]
+    run(party._source.close())
 
 
 @pytest.mark.parametrize("saved", [False, True])

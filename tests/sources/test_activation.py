@@ -24,8 +24,7 @@ def touched(rule: SendOnDelta, *readings: tuple[str, Any]) -> list[bool]:
 
 def test_every_reading_and_only_ones_own() -> None:
     rule = OnEvent()
-    assert (rule.touches(Reading("x", 0, {}), NOTHING), rule.decide(0, NOTHING), rule.state()) == (True, False, [])
-    rule.restore([])
+    assert (rule.touches(Reading("x", 0, {}), NOTHING), rule.decide(0, NOTHING), rule.entities) == (True, False, 0)
 
 
 def test_a_rule_of_rounds_is_asked_about_ones_own_readings_too_or_not() -> None:
@@ -34,7 +33,7 @@ def test_a_rule_of_rounds_is_asked_about_ones_own_readings_too_or_not() -> None:
         features = np.array(x)
         assert rule.touches(Reading("x", 0, {}), features) is rule.decide(8, features) is expected
         assert not rule.decide(7, features)
-    rule.restore(rule.state())
+    assert rule.entities == 0
     assert not ByRound(lambda t, x: True, of_readings=False).touches(Reading("x", 0, {}), NOTHING)
 
 
@@ -83,12 +82,14 @@ def test_each_column_may_have_its_own_threshold() -> None:
 def test_it_goes_on_after_a_restart() -> None:
     rule = SendOnDelta(1, ["a"])
     touched(rule, ("x", 5), ("y", None))
+    states = json.loads(json.dumps({entity: rule.state(entity) for entity in ("x", "y")}))
     again = SendOnDelta(1, ["a"])
-    again.restore(json.loads(json.dumps(rule.state())))
+    again.restore(states)
     assert touched(again, ("x", 5.5), ("y", None), ("x", 7), ("z", 0)) == [False, False, True, True]
-    other = SendOnDelta(1, ["a", "b"])
-    other.restore(rule.state())
-    assert other.state() == []
+    for other in (SendOnDelta(1, ["a", "b"]), SendOnDelta(1, ["a"], 1)):
+        other.restore(states)
+        assert other.touches(Reading("x", 9, {"a": 5, "b": None}), NOTHING)
+    assert not other.touches(Reading("x", 9, {"a": 5}), NOTHING)
 
 
 @pytest.mark.parametrize(("threshold", "columns"), [(-1, ["a"]), (math.inf, ["a"]), ([1, 2], ["a"]), (1, [])])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from anabranch.errors import CheckpointError, ConfigError, OutputError
-from anabranch.sources.kept import KeptInputs
+from anabranch.sources.kept import KeptInputs, Told
 
 
 def row(*values: float) -> np.ndarray:
@@ -122,6 +122,24 @@ def test_events_of_its_own_are_held_until_they_are_safe(tmp_path: Path) -> None:
     assert [*KeptInputs(tmp_path / "inputs", most=1).own().items()] == [(b"b", -1), (b"c", 1)]
 
 
+def test_what_was_told_of_entities_is_held_with_the_events_and_bounded(tmp_path: Path) -> None:
+    kept = KeptInputs(tmp_path / "inputs", most=1)
+    for time, (event, entity) in enumerate([(b"a", "x"), (b"b", "y"), (b"c", "x"), (b"d", "z")]):
+        kept.add_own(event, time, entity, [time, None], 2)
+    kept.add_own(b"e", 9)
+    kept.close()
+    kept = KeptInputs(tmp_path / "inputs", most=1)
+    assert [*kept.told().items()] == [("x", Told(b"c", 2, [2, None])), ("z", Told(b"d", 3, [3, None]))]
+    with pytest.raises(TypeError):
+        kept.add_own(b"f", 10, "x", [object()], 2)
+    assert b"f" not in kept.own()
+    kept.add_own(b"g", 11, "z", [], 1)
+    assert kept.told() == {"z": Told(b"g", 11, [])}
+    kept._database.execute("UPDATE told SET state = '['")
+    with pytest.raises(CheckpointError, match="is damaged: put back a copy"):
+        kept.told()
+
+
 def test_it_survives_kill_9(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys, numpy as np\n"
@@ -179,6 +197,15 @@ def test_a_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
         database.execute("CREATE TABLE orders (id)")
     database.close()
     with pytest.raises(CheckpointError, match="another kind"):
+        KeptInputs(path, most=9)
+
+
+def test_a_file_of_an_earlier_version_is_said_to_be_one_and_what_is_lost_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "inputs"
+    with sqlite3.connect(path) as database:
+        database.executescript("CREATE TABLE kept (event); PRAGMA application_id = 1634626359")  # "ank7"
+    database.close()
+    with pytest.raises(CheckpointError, match=r"an earlier version .* Lost with it: the inputs of"):
         KeptInputs(path, most=9)
 
 

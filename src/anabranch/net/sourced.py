@@ -29,7 +29,6 @@ from anabranch.sources.inputs import Found, Inputs
 from anabranch.sources.kept import KeptInputs
 from anabranch.sources.labels import LateLabel, SourceLabels
 from anabranch.sources.names import Names
-from anabranch.store import checkpoint
 
 SAVE_EVERY = 5.0
 """Seconds after which a client saves a checkpoint because a source waits to hear that something is safe."""
@@ -141,9 +140,13 @@ class SourcedClient(_Sourced, ClientParty):
         self._read: list[tuple[int, m.Message]] = []
         """What has arrived and is looked up for."""
         self._looking = asyncio.Lock()
-        found = checkpoint.load(self.folder)
-        if found is not None:
-            stimulus.restore(found.state.get("stimulus", []))
+        told = kept.told() if stimulus.entities else {}
+        if told:
+            stimulus.restore({entity: each.state for entity, each in told.items()})
+        now = int(time.time() * 1e6)
+        self._told = {entity: (min(each.time, now), each.event) for entity, each in told.items()}
+        """The time and event of the last reading of an entity that was told of, as long as what comes may be from
+        before it. Not after now: one reading with a wrong clock must not keep those that follow from being told of."""
         kept.drop_own([event for t, event, _ in kept.were_learnt() if t <= self.conversation.applied])
         # The server may ask for one of these before the source has given it again.
         self._resumed = kept.own()
@@ -159,7 +162,6 @@ class SourcedClient(_Sourced, ClientParty):
                 await happening.safe()
                 await asyncio.sleep(0)  # a file's readings come without a pause, and everything else is to go on
                 continue
-            self._own.add_own(happening.name, happening.reading.time)
             self._taken.add(happening.name, happening)
             if len(self._taken) > UNSAFE:
                 self._are_safe([self._taken.oldest])
@@ -170,34 +172,57 @@ class SourcedClient(_Sourced, ClientParty):
         return _time_of(event) < self._asked_to
 
     async def _touches(self, happening: Happening) -> bool:
-        """Whether a reading activates the client, by what its event's features are made of."""
+        """Whether a reading activates the client, by what its event's features are made of; that it does is kept."""
         if not self._stimulus.of_readings:  # it is read all the same: some sources know what they have read
             return False
         name, reading = happening.name, happening.reading
+        was_before = self._was_before(happening)
         if reading.time < self._resumed.get(name, reading.time):  # the one that has activated the client comes yet
             return False
-        again = self._resumed.pop(name, None) is not None  # it has, and the stimulus may not know that
-
-        def is_late() -> bool:
-            return not again and self.conversation.is_late(name)
-
-        seen = await self._seen(name, is_late)
-        if is_late():  # its features may be of before this reading: what has moved is told of with the next one
+        if self._resumed.pop(name, None) is not None:  # it has, and the stimulus knows that
+            self._own.add_own(name, reading.time)
+            return True
+        if was_before:
+            return False
+        seen = await self._seen(name)
+        if self.conversation.is_late(name):  # its features may be of before: what has moved is told of with the next
             self._last = name
             await self._do(self.conversation.happened(name))
         if seen is None:
-            return again
+            return False
         values, x = seen
-        return self._stimulus.touches(reading._replace(values={**reading.values, **values}), x) or again
+        stimulus, entity = self._stimulus, reading.entity
+        if not stimulus.touches(reading._replace(values={**reading.values, **values}), x):
+            return False
+        state = stimulus.state(entity) if stimulus.entities else None
+        self._own.add_own(name, reading.time, entity, state, stimulus.entities)
+        return True
 
-    async def _seen(self, event: bytes, is_late: Callable[[], bool]) -> tuple[Mapping[str, Any], NDArray[Any]] | None:
-        """The values and features of an event that a reading has come of; waits for a source that is away."""
+    def _was_before(self, happening: Happening) -> bool:
+        """Whether the stimulus has seen a reading before this process began: it goes on from the last that was told
+        of, and what comes again until then is not compared with what came later."""
+        reading = happening.reading
+        told = self._told.get(reading.entity)
+        if told is None:
+            return False
+        if reading.time > told[0] or (reading.time, happening.name) == told:
+            del self._told[reading.entity]
+        return reading.time <= told[0]
+
+    async def _seen(self, event: bytes) -> tuple[Mapping[str, Any], NDArray[Any]] | None:
+        """The values and features of an event that a reading has come of; waits for a source that is away. None where
+        there are none, or the server has asked for the event."""
+        waits = False
         while True:
-            with self._inputs.knowing(await self._ahead([] if is_late() else [event])):
+            late = self.conversation.is_late(event)
+            with self._inputs.knowing(await self._ahead([] if late else [event])):
                 try:
-                    return None if is_late() else self._inputs.read(event)
-                except AwayError:
-                    pass  # the source says so
+                    return None if self.conversation.is_late(event) else self._inputs.read(event)
+                except AwayError as error:
+                    if not waits:
+                        waits = True
+                        self._inputs.counts["away"] += 1
+                        self.say(f"readings wait for their source: {error}", logging.WARNING)
             await asyncio.sleep(AGAIN)
 
     async def _do(self, actions: Sequence[Action]) -> None:
@@ -272,10 +297,6 @@ class SourcedClient(_Sourced, ClientParty):
     def _due(self) -> float:
         waits = bool(self._taken) and self._saving is None
         return min(super()._due(), self._save_again) if waits else super()._due()
-
-    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        arrays, values = super()._state()
-        return arrays, values | {"stimulus": self._stimulus.state()}
 
     def _saved(self, values: dict[str, Any]) -> None:
         super()._saved(values)

@@ -20,6 +20,9 @@ class Stimulus(Protocol):
 
     of_readings: bool
     """Whether a reading may activate the client; else none is looked at."""
+    entities: int
+    """Of how many entities something has to survive a restart, of those that have activated the client last; where it
+    is 0, nobody calls `state` or `restore`."""
 
     def touches(self, reading: Reading, x: NDArray[Any]) -> bool:
         """Whether a reading activates the client; ``x`` (d,) is its features, made of its values."""
@@ -29,12 +32,12 @@ class Stimulus(Protocol):
         """Whether round ``t``, of an event that it has not told of, activates it; ``x`` (d,) is its features."""
         ...
 
-    def state(self) -> list[Any]:
-        """What has to survive a restart, of JSON's values."""
+    def state(self, entity: str) -> list[Any]:
+        """What has to survive a restart of an entity whose reading has just activated the client, of JSON's values."""
         ...
 
-    def restore(self, state: list[Any]) -> None:
-        """The inverse."""
+    def restore(self, states: Mapping[str, list[Any]]) -> None:
+        """The inverse, for all entities; the one that has activated the client last is the last."""
         ...
 
 
@@ -47,6 +50,7 @@ class OnEvent:
     """
 
     of_readings = True
+    entities = 0
 
     def touches(self, reading: Reading, x: NDArray[Any]) -> bool:
         """Yes."""
@@ -56,11 +60,11 @@ class OnEvent:
         """No: it is the event of others."""
         return False
 
-    def state(self) -> list[Any]:
+    def state(self, entity: str) -> list[Any]:
         """Nothing."""
         return []
 
-    def restore(self, state: list[Any]) -> None:
+    def restore(self, states: Mapping[str, list[Any]]) -> None:
         """Nothing."""
 
 
@@ -68,7 +72,7 @@ class ByRound:
     """A rule that goes by a round and the client's features, whoever told of the event: as the simulator's do.
 
     Args:
-        rule: whether a round of this number activates the client, by its features.
+        rule: whether a round of this number activates the client, by its features; it holds nothing.
         of_readings: whether the client's own readings are asked about as well; else it tells of none.
 
     >>> import numpy as np
@@ -76,6 +80,8 @@ class ByRound:
     >>> above.touches(Reading("x", 0, {}), np.float32([0.1, 0.5])), above.decide(7, np.float32([0.1, 0.2]))
     (True, False)
     """
+
+    entities = 0
 
     def __init__(self, rule: Callable[[int, NDArray[Any]], bool], *, of_readings: bool = True) -> None:
         self._rule, self.of_readings = rule, of_readings
@@ -88,11 +94,11 @@ class ByRound:
         """By the round and the features."""
         return self._rule(t, x)
 
-    def state(self) -> list[Any]:
+    def state(self, entity: str) -> list[Any]:
         """Nothing."""
         return []
 
-    def restore(self, state: list[Any]) -> None:
+    def restore(self, states: Mapping[str, list[Any]]) -> None:
         """Nothing."""
 
 
@@ -126,7 +132,7 @@ class SendOnDelta:
         if not all(0 <= each < math.inf for each in given):
             raise ConfigError(f"threshold is {threshold}: must be 0 or more")
         self._thresholds = tuple(given)
-        self._entities = whole("entities", entities, 1)
+        self.entities = whole("entities", entities, 1)
         self._sent: OrderedDict[str, tuple[float | None, ...]] = OrderedDict()
 
     def unknown(self, columns: Sequence[Column]) -> str | None:
@@ -141,7 +147,7 @@ class SendOnDelta:
             return False
         self._sent[reading.entity] = now
         self._sent.move_to_end(reading.entity)
-        if len(self._sent) > self._entities:
+        if len(self._sent) > self.entities:
             self._sent.popitem(last=False)
         return True
 
@@ -149,15 +155,14 @@ class SendOnDelta:
         """No: it is the event of others."""
         return False
 
-    def state(self) -> list[Any]:
-        """The last readings that did, of each entity."""
-        return [[entity, *values] for entity, values in self._sent.items()]
+    def state(self, entity: str) -> list[Any]:
+        """The values of its last reading that did."""
+        return [*self._sent[entity]]
 
-    def restore(self, state: list[Any]) -> None:
+    def restore(self, states: Mapping[str, list[Any]]) -> None:
         """The inverse; what was held of other columns is left out."""
-        self._sent = OrderedDict(
-            (entity, tuple(values)) for entity, *values in state if len(values) == len(self._columns)
-        )
+        held = [(entity, tuple(values)) for entity, values in states.items() if len(values) == len(self._columns)]
+        self._sent = OrderedDict(held[-self.entities :])
 
 
 def numbers_of(columns: Sequence[Column]) -> list[str]:

@@ -36,7 +36,7 @@ class Cursor:
 
     def __init__(self, path: Path, source: str) -> None:
         self._path, self._source = path, source
-        self._database = open_sqlite(path, _KIND, _SCHEMA)
+        self._database = open_sqlite(path, _KIND, _SCHEMA, "how far the source was read, so that it is read anew")
         self._numbers: dict[str, int] = {}
         """Of the places of what was given and is not safe, in the order in which it was given."""
         self._unsafe: list[int] = []

@@ -35,7 +35,7 @@ class KnownEntities:
 
     def __init__(self, path: Path | None, source: str) -> None:
         self._path = Path(":memory:") if path is None else path
-        self._database = open_sqlite(self._path, _KIND, _SCHEMA)
+        self._database = open_sqlite(self._path, _KIND, _SCHEMA, "which entities were seen: they are read anew")
         self._lock = Lock()
         """Whoever looks up may be another thread than whoever reads on."""
         with naming(self._path):

@@ -6,10 +6,12 @@ event's input stays what it was when somebody else first knew of it.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,7 @@ from anabranch.checks import whole
 from anabranch.errors import CheckpointError, ConfigError
 from anabranch.sources.sqlite import naming, open_sqlite
 
-_KIND = 0x616E6B37  # "ank7"
+_KIND = 0x616E6B38  # "ank8"
 _SCHEMA = """
 CREATE TABLE kept (
     event BLOB PRIMARY KEY, x BLOB NOT NULL, kept_at REAL NOT NULL, activated INTEGER, number INTEGER NOT NULL,
@@ -29,9 +31,17 @@ CREATE INDEX kept_waiting ON kept (number) WHERE activated IS NOT NULL AND learn
 CREATE INDEX kept_learnt ON kept (learnt) WHERE learnt IS NOT NULL;
 CREATE INDEX kept_by_time ON kept (kept_at);
 CREATE TABLE own (place INTEGER PRIMARY KEY, event BLOB NOT NULL UNIQUE, read_at INTEGER NOT NULL);
+CREATE TABLE told (
+    place INTEGER PRIMARY KEY, entity TEXT NOT NULL UNIQUE, event BLOB NOT NULL, read_at INTEGER NOT NULL,
+    state TEXT NOT NULL
+);
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)
 """
 
+_HOLDS = (
+    "the inputs of events that wait for their labels, the running means of the features, and from which readings on "
+    "something has moved"
+)
 _UNDECIDED, _WAITING, _LEARNT = range(3)
 _WHICH = f"CASE WHEN learnt IS NOT NULL THEN {_LEARNT} ELSE activated IS NOT NULL END"
 _ARE_UNDECIDED = "activated IS NULL AND learnt IS NULL"
@@ -43,6 +53,16 @@ VALUES (?, ?, ?, ?, coalesce(?, (SELECT coalesce(max(number), -1) + 1 FROM kept 
 _OLDEST = "SELECT event FROM kept WHERE {} ORDER BY number LIMIT ?"
 _ASKED = "UPDATE kept SET asked = 1 WHERE event = ?"
 _NOT_OWN = f"{_ARE_UNDECIDED} AND event NOT IN (SELECT event FROM own)"
+
+
+class Told(NamedTuple):
+    """The last reading of an entity that has activated this client."""
+
+    event: bytes
+    time: int
+    """Of the reading, in microseconds since 1970."""
+    state: list[Any]
+    """What the stimulus holds of the entity since, of JSON's values."""
 
 
 class KeptInputs:
@@ -84,12 +104,13 @@ class KeptInputs:
             raise ConfigError(f"expiry is {expiry!r}: must be a number of seconds above 0")
         self.path = path
         self._expiry, self._clock = expiry, clock
-        self._database = open_sqlite(path, _KIND, _SCHEMA, durable=durable)
+        self._database = open_sqlite(path, _KIND, _SCHEMA, _HOLDS, durable=durable)
         self.crowded_out = 0
         """How many that waited for their labels went because there were too many, since this process began."""
         with naming(path):
             found = self._database.execute(f"SELECT {_WHICH} AS which, count(*) FROM kept GROUP BY which").fetchall()
             (self._owned,) = self._database.execute("SELECT count(*) FROM own").fetchone()
+            (self._entities,) = self._database.execute("SELECT count(*) FROM told").fetchone()
         self._counts: Counter[int] = Counter(dict(found))
 
     def get(self, event: bytes) -> tuple[NDArray[np.float32], bool | None] | None:
@@ -220,20 +241,52 @@ class KeptInputs:
         with naming(self.path):
             return dict(self._database.execute("SELECT event, read_at FROM own ORDER BY place").fetchall())
 
-    def add_own(self, event: bytes, time: int) -> None:
+    def add_own(
+        self, event: bytes, time: int, entity: str = "", state: list[Any] | None = None, entities: int = 1
+    ) -> None:
         """An event activates this client: so it is after this process was killed, too.
 
         Args:
             event: its name.
             time: of the reading that did, in microseconds since 1970; of one that is there already it stays.
+            entity: of the reading.
+            state: what the stimulus now holds of it, kept with the event or not at all; None is as before.
+            entities: of how many a state is kept, which are those that it was given of last.
 
         Raises:
             CheckpointError: where the file is damaged.
             OutputError: where it cannot be written.
         """
-        with naming(self.path):
+        with naming(self.path), self._database:
+            self._database.execute("BEGIN IMMEDIATE")
             new = self._database.execute("INSERT OR IGNORE INTO own (event, read_at) VALUES (?, ?)", (event, time))
+            change = 0 if state is None else self._tell(entity, Told(event, time, state), entities)
         self._owned += new.rowcount
+        self._entities += change
+
+    def _tell(self, entity: str, told: Told, entities: int) -> int:
+        """Keeps what was told of an entity last; how many more entities there are then."""
+        gone = self._database.execute("DELETE FROM told WHERE entity = ?", (entity,)).rowcount
+        row = (entity, told.event, told.time, json.dumps(told.state))
+        self._database.execute("INSERT INTO told (entity, event, read_at, state) VALUES (?, ?, ?, ?)", row)
+        over = self._entities + 1 - gone - entities
+        if over > 0:
+            query = "DELETE FROM told WHERE place IN (SELECT place FROM told ORDER BY place LIMIT ?)"
+            gone += self._database.execute(query, (over,)).rowcount
+        return 1 - gone
+
+    def told(self) -> dict[str, Told]:
+        """What `add_own` was told of entities, the one that it was told of last at the end.
+
+        Raises:
+            CheckpointError: where the file is damaged.
+        """
+        with naming(self.path):
+            rows = self._database.execute("SELECT entity, event, read_at, state FROM told ORDER BY place").fetchall()
+        try:
+            return {entity: Told(event, time, json.loads(state)) for entity, event, time, state in rows}
+        except ValueError as error:
+            raise CheckpointError(f"{self.path}: what was told of an entity is damaged: put back a copy") from error
 
     def drop_own(self, events: Iterable[bytes]) -> None:
         """Of these nothing can be lost any more, and somebody knows of them; others do not matter.

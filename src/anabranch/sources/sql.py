@@ -131,7 +131,7 @@ class SqlSource:
         self._notes = Notes(self.counts, self._where)
         self._ahead = ClockCheck(self._notes, most_ahead, clock)
         self._sqlite = self._engine.dialect.name == "sqlite"
-        self._away = self._closed = False
+        self._away = self._closed = self._out = False
         self._again = 0.0
         self._learnt_to: Any = None
         """Up to where rows were read for their entities in this process."""
@@ -187,6 +187,27 @@ class SqlSource:
         Raises:
             DataError: where a column has vanished.
         """
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            async for happening in self._happenings():
+                self._out = True
+                yield happening
+                self._out = False
+        finally:
+            self._out = False
+            watching.cancel()
+
+    async def _watch(self) -> None:
+        """Sees whether the database is back, while a reading is out that may wait for it and no rows are fetched."""
+        one = sa.select(sa.literal(1)).select_from(self._table).limit(1)
+        while not self._closed:
+            await asyncio.sleep(AGAIN)
+            if self._away and self._out:
+                with suppress(*FAILED):
+                    await asyncio.to_thread(self._fetch, one)
+                    self._back()
+
+    async def _happenings(self) -> AsyncIterator[Happening]:
         place = None if self._cursor is None or self._cursor.position is None else values_of(self._cursor.position)
         while True:
             rows = await self._patiently(place)

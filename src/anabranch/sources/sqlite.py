@@ -9,11 +9,12 @@ from pathlib import Path
 
 from anabranch.errors import CheckpointError, OutputError
 
+_OURS = 0x616E  # "an", with which all our kinds begin
 _BUSY = 5.0
 """Seconds to wait for another process that writes into the same file."""
 
 
-def open_sqlite(path: Path, kind: int, schema: str, *, durable: bool = False) -> sqlite3.Connection:
+def open_sqlite(path: Path, kind: int, schema: str, holds: str, *, durable: bool = False) -> sqlite3.Connection:
     """The file, made where it is not there; each statement is a transaction of its own.
 
     Write-ahead: a process may be killed at any moment. A machine that loses its power may lose the last statements,
@@ -23,6 +24,7 @@ def open_sqlite(path: Path, kind: int, schema: str, *, durable: bool = False) ->
         path: of the file.
         kind: a number that tells what the file is, so that another one is never written into.
         schema: the statements that make its tables.
+        holds: what is lost with it, for people.
         durable: whether each statement is on the disk before it returns; else that is so at SQLite's checkpoints.
 
     Raises:
@@ -36,6 +38,11 @@ def open_sqlite(path: Path, kind: int, schema: str, *, durable: bool = False) ->
         try:
             (found,) = database.execute("PRAGMA application_id").fetchone()
             if found != kind:
+                if found >> 16 == _OURS:
+                    raise CheckpointError(
+                        f"{path}: is a file of another kind, which an earlier version of Anabranch may have written: "
+                        f"name another folder, or move it away. Lost with it: {holds}"
+                    )
                 if found or database.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
                     raise CheckpointError(f"{path}: is a file of another kind: name another folder, or move it away")
                 database.execute("PRAGMA journal_mode = WAL")

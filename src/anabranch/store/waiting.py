@@ -14,6 +14,7 @@ from anabranch.sources.names import HASH_BYTES, NAME_BYTES
 from anabranch.sources.sqlite import naming, open_sqlite
 
 _KIND = 0x616E7731  # "anw1"
+_HOLDS = "the events that wait for their labels, and the labels that wait for their events"
 _SCHEMA = """
 CREATE TABLE waiting (
     event BLOB PRIMARY KEY, number INTEGER NOT NULL, record BLOB NOT NULL, since REAL NOT NULL,
@@ -75,7 +76,7 @@ class Waiting:
 
     def __init__(self, path: Path, *, most: int, expiry: float | None, durable: bool = False) -> None:
         self._path, self._most, self._expiry = path, most, expiry
-        self._database = open_sqlite(path, _KIND, _SCHEMA, durable=durable)
+        self._database = open_sqlite(path, _KIND, _SCHEMA, _HOLDS, durable=durable)
         with naming(path):
             held = dict(self._database.execute("SELECT what, n FROM counts").fetchall())
             (self._length,) = self._database.execute("SELECT count(*) FROM waiting").fetchone()
