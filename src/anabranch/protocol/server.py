@@ -510,8 +510,10 @@ class ServerConversation:
         each = self._open[t - self.rounds]
         if client in each.answers:
             return []
-        if seat.stale(answer.applied, t, self.in_flight):  # it thinks that it has answered
-            return self._ask(client, [each])
+        if seat.stale(answer.applied, t, self.in_flight):
+            # It thinks that it has answered, and says nothing to the next query. Where it is owed something, that is
+            # to be this one, and not the one that follows what it is owed.
+            return self._query(client, [each])
         each.answers[client] = answer
         return self._play(now)
 
@@ -552,8 +554,9 @@ class ServerConversation:
 
     def _ask(self, client: int, rounds: Iterable[Open]) -> list[Action]:
         """Queries one client for rounds of which it may know nothing; later, where it is owed what they build on."""
-        if self.seats[client - 1].owed:
-            return []
+        return [] if self.seats[client - 1].owed else self._query(client, rounds)
+
+    def _query(self, client: int, rounds: Iterable[Open]) -> list[Action]:
         return [
             Send(m.Query(self._epoch, run[0].t, events, chosen), client)
             for run, events, chosen in runs(rounds, lambda one, other: other.t == one.t + 1)
