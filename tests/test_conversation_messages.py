@@ -185,6 +185,30 @@ def test_a_client_leaves_when_the_server_has_kept_that_no_round_follows():
     assert client.receive([m.Bye(again, m.NONE, "kept")]) == [Stop("it is over")]
 
 
+@pytest.mark.parametrize("hears", ["its own server", "another server", "nobody"])
+def test_a_client_is_let_go_that_says_hello_while_the_others_say_goodbye(hears):
+    """The server is gone then, and would not answer. Another one perhaps goes on."""
+    setting = Setting(rounds=4)
+    server, client = joined(setting), setting.client(1, itertools.count(100))
+    client.receive(heard(said(server, 1, client.hello()), 1))
+    client.receive(heard(server.end("it is over", 0.0), 1))
+    said(server, 1, client.bye("it has all"))
+    session = client.session
+    if hears == "nobody":  # its connection is back
+        client.hello()
+    else:
+        calls = (server if hears == "its own server" else setting.server(2)).begin()
+        assert sent(client.receive(heard(calls, 1)), m.Hello)
+    for i in (2, 3, 4):
+        server.receive(i, m.Bye(server.seats[i - 1].session, m.NONE, "it has all"), 0.0)
+    assert server.done
+    (action,) = client.receive([m.Bye(session, m.NONE, "all is kept")])
+    if hears == "another server":
+        assert isinstance(action, Note)
+    else:
+        assert action == Stop("it is over")
+
+
 # -- two processes where one belongs -----------------------------------------------------------------------------------
 
 

@@ -96,6 +96,9 @@ class ClientConversation:
         self._session = 0
         self._sessions: deque[int] = deque(maxlen=1000)
         """The last that it drew."""
+        self._parting: dict[int, str] = {}
+        """Why no round follows, by the last session in which the server has said so; empty once it has welcomed the
+        client in a later one."""
         self._others: dict[int, int] = {}
         """The sessions that were a sign of another process, and the round until then."""
         self._epoch: int | None = None
@@ -134,6 +137,8 @@ class ClientConversation:
 
     def hello(self) -> list[Action]:
         """Begins a session: at the start, and whenever the connection may have lost something."""
+        if self.over is not None:
+            self._parting = {self._session: self.over}
         self._session, self.joined, self.over = self._draw(), False, None
         self._sessions.append(self._session)
         self._keeping.told.clear()
@@ -247,6 +252,9 @@ class ClientConversation:
         if handler is None:
             return [Note("unexpected", f"the server sent a {type(message).__name__}, which no server does")]
         if message.session != self._session:  # type: ignore[attr-defined]
+            # The server may have let it go before it could hear of the hello since, and be gone.
+            if isinstance(message, m.Bye) and message.session in self._parting and self._called == self._epoch:
+                return [Stop(self._parting[message.session])]
             note = Note("old session", f"the server sent a {type(message).__name__} of an old session")
             # Its hellos may have overtaken one another, and at the end nothing else would tell the server so.
             lost = isinstance(message, m.End) and self.joined and message.session in self._sessions
@@ -270,6 +278,7 @@ class ClientConversation:
             return [Stop(text, failed=True)]
         again = message.epoch != self._epoch
         self.joined, self._epoch, self._called = True, message.epoch, message.epoch
+        self._parting.clear()
         self._thin_after = message.rounds, self.applied
         # A server that has begun again knows of no event that waits for its round, and may have died just after it
         # had asked for one.
