@@ -322,7 +322,8 @@ class ClientConversation:
             for i, event in enumerate(query.events):
                 t = query.first + i
                 self._remember_answered(event)
-                if t <= self.applied:  # it is over: the query was late
+                if t <= self.applied:  # it is over: the query was late, or says of which round an event of its own was
+                    self._keeping.over(t, event)
                     continue
                 x, decided = self._kept_or_looked_up(event)
                 kept = self._keeping.rounds.get(t)
@@ -494,6 +495,7 @@ class ClientConversation:
             for i in new[: len(ready)]:
                 event = message.events[i] if message.events else self._keeping.rounds[message.rounds[i]].event
                 self._keeping.over(message.rounds[i], event)
+                self._taken_up.pop(event, None)
             new = new[len(ready) :]
         self._keeping.passed(self.applied)
         self._thin()
@@ -537,6 +539,7 @@ class ClientConversation:
             self.activations += 1
         self.applied = t
         self._keeping.forget(event)
+        self._taken_up.pop(event, None)
         self._are_learnt([(t, event, True)])
         return actions
 

@@ -501,7 +501,12 @@ class ServerConversation:
         t = self.training.round_of(message.event)
         if t is not None and t < self.rounds:
             note = Note("late", f"client {client} told of an event when its round {t:,} was over", client)
-            return [note] if t in seat.outbox else [note, self._void(client, events=(message.event,))]
+            if t not in seat.outbox:
+                return [note, self._void(client, events=(message.event,))]
+            if message.applied < t:  # the derivative is on its way
+                return [note]
+            # Not all of its checkpoints have it, so it learns which round that was, and lets go of the event in time.
+            return [note, Send(m.Query(self._epoch, t, (message.event,), None), client)]
         if seat.full:
             seat.missed |= t is None  # it is to tell again, and says then how far it has saved
             return self._unusable(client, () if t is None else (t,), seat.full, now)
