@@ -19,6 +19,7 @@ from anabranch.protocol import server as conversation
 from anabranch.protocol.actions import Note, Played, Send, Stop
 from anabranch.protocol.memory import InMemory
 from anabranch.protocol.missing import HOW, Skip, Wait, Zero
+from anabranch.protocol.opened import Late, Stored
 from anabranch.sources.kept import KeptInputs
 from conversations import answer, answered, check_same, check_steps, heard, hello_of, joined, play, said, told
 from federations import UPDATES, Setting, Told, follow, name, sent, trained
@@ -183,6 +184,30 @@ def test_a_client_leaves_when_the_server_has_kept_that_no_round_follows():
     assert [each.what for each in client.receive([m.Bye(session, m.NONE, "kept")])] == ["old session"]
     client.receive([m.End(again, 0, m.NONE, "it is over")])
     assert client.receive([m.Bye(again, m.NONE, "kept")]) == [Stop("it is over")]
+
+
+@pytest.mark.parametrize("hears", ["its own server", "another server", "nobody"])
+def test_a_client_is_let_go_that_says_hello_while_the_others_say_goodbye(hears):
+    """The server is gone then, and would not answer. Another one perhaps goes on."""
+    setting = Setting(rounds=4)
+    server, client = joined(setting), setting.client(1, itertools.count(100))
+    client.receive(heard(said(server, 1, client.hello()), 1))
+    client.receive(heard(server.end("it is over", 0.0), 1))
+    said(server, 1, client.bye("it has all"))
+    session = client.session
+    if hears == "nobody":  # its connection is back
+        client.hello()
+    else:
+        calls = (server if hears == "its own server" else setting.server(2)).begin()
+        assert sent(client.receive(heard(calls, 1)), m.Hello)
+    for i in (2, 3, 4):
+        server.receive(i, m.Bye(server.seats[i - 1].session, m.NONE, "it has all"), 0.0)
+    assert server.done
+    (action,) = client.receive([m.Bye(session, m.NONE, "all is kept")])
+    if hears == "another server":
+        assert isinstance(action, Note)
+    else:
+        assert action == Stop("it is over")
 
 
 # -- two processes where one belongs -----------------------------------------------------------------------------------
@@ -618,6 +643,52 @@ def test_a_round_that_is_complete_when_it_opens_needs_no_new_session():
             assert note.what == "late", "it was asked for"
     assert [client.applied for client in clients] == [3] * 4
     assert [client.told for client in clients] == [0] * 4
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_what_was_learnt_of_a_late_label_is_not_told_to_a_server_that_begins_again(stored):
+    setting = Setting(activation=ab.Recorded(np.zeros((300, 4), bool)), rounds=10)
+    server, client = joined(setting, coalesce=0.0), setting.client(1, itertools.count(100))
+    client.receive(heard(said(server, 1, client.hello()), 1))
+    for t in range(3):
+        said(server, 1, client.happened(name(t)))
+        server.take_up(name(t))
+        said(server, 1, client.receive(heard(server.questions.ask([name(t)], 0.0, first=t, stored=stored), 1)))
+    log = []
+    for t in range(2):
+        reply = Stored(np.zeros(20, np.float32), np.eye(4, dtype=bool)[0], (0,) * 4, (0,) * 4)
+        actions = server.open([name(t)], [0], 0.0, None, [Late(0, reply if stored else None)])
+        if not stored:
+            said(server, 1, client.receive(heard(actions, 1)))
+            actions = answered(server, (2, 3, 4), t)
+        client.receive(heard(actions, 1))
+        log += [record for each in actions if isinstance(each, Played) for record in each.records]
+    assert (client.applied, client.safe) == (1, m.NONE)
+    again = setting.server(2)
+    again.replay(log)
+    told = client.receive(heard(said(again, 1, client.receive(heard(again.begin(), 1))), 1))
+    assert [each.event for each in sent(told, m.Happened)] == [name(2)]
+
+
+def test_an_event_whose_round_is_in_the_last_checkpoint_alone_is_let_go_of_with_the_next():
+    """A client that has begun again tells of it, and it may have to step in it once more, where that one is damaged."""
+    setting = Setting(activation=ab.Recorded(np.zeros((300, 4), bool)), rounds=10)
+    server, killed = joined(setting), setting.client(1, itertools.count(100))
+    killed.receive(heard(said(server, 1, killed.hello()), 1))
+    said(server, 1, killed.happened(name(0)))
+    server.open([name(0)], [0], 0.0)
+    killed.receive(heard(answered(server, (2, 3, 4), 0), 1))
+    client = setting.client(1, itertools.count(200))
+    client.restore(*killed.state())
+    client.saved(m.NONE)
+    client._inputs.put(name(0), setting.look(1)(name(0)), None, 0)
+    client.resume([name(0)])
+    told = client.receive(heard(said(server, 1, client.hello()), 1))
+    assert [each.event for each in sent(told, m.Happened)] == [name(0)]
+    assert client.receive(heard(said(server, 1, told), 1)) == []
+    assert (client.told, [*client.settled], len(client._inputs)) == (0, [], 1)
+    client.saved(0)
+    assert [*client.settled] == [name(0)]
 
 
 def test_an_event_that_waits_is_kept_once_however_often_it_is_told_again():

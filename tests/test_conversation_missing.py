@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 
@@ -14,7 +15,7 @@ from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Note, Played, Send, Stop
 from anabranch.protocol.memory import InMemory
 from anabranch.protocol.missing import HOW, Last, Mean, Skip, Wait, Zero
-from conversations import answer, bits_of, check_same, joined
+from conversations import answer, answered, bits_of, check_same, heard, joined, said
 from federations import UPDATES, Chaos, Setting, follow, name, noted, sent, trained
 
 
@@ -250,6 +251,31 @@ def test_an_event_that_nobody_knows_is_waited_for_by_default():
     assert (server.unknowing(), server.awaited()) == ([1, 3], [4])  # the last has not answered
     server.receive(1, answer(server, 1, (0,), np.ones((1, 5), np.float32)), 1.2)
     assert server.unknowing() == [3]
+
+
+@pytest.mark.parametrize("missing", [Zero(), Wait()], ids=str)
+def test_a_client_that_is_owed_a_derivative_takes_part_in_the_round_of_its_own_event(missing):
+    """What it tells of goes by the parameters from before; it learns so, and answers once it has stepped."""
+    nobody = ab.Recorded(np.zeros((300, 4), bool))
+    setting = Setting(activation=nobody, missing=(missing, Wait(), Wait(), Wait()))
+    server, client = joined(setting), setting.client(1, itertools.count(100))
+    client.receive(heard(said(server, 1, client.hello()), 1))
+    for t in range(2):
+        said(server, 1, client.happened(name(t)))
+    server.open([name(0)], [0], 5.0)
+    answered(server, (2, 3, 4), 0, 5.0)  # the derivative is lost, and so is the next query
+    server.open([name(1)], [0], 5.1)
+    assert server.rounds == 1
+    said(server, 1, client.hello(), 6.0)  # what the server says to that is lost, too
+    told = client.receive(heard(said(server, 1, client.hello(), 6.2), 1))
+    assert server.seats[0].owed
+    assert client.receive(heard(said(server, 1, told, 6.2), 1)) == []
+    answered(server, (2, 3, 4), 1, 6.3)
+    mine = client.receive(heard(server.tick(6.5), 1))
+    assert [type(each.message) for each in mine] == [m.Embeddings]
+    (played,) = [each for each in said(server, 1, mine, 6.5) if isinstance(each, Played)]
+    assert (played.records[0].activated[0], played.records[0].missing[0]) == (True, 0)
+    assert played.records[0].applied[0] == 0
 
 
 def lacks(server, client: int, *rounds: int) -> m.Unknown:

@@ -25,6 +25,7 @@ import pytest
 import tomli_w
 
 from anabranch.errors import AnabranchError, AwayError, CheckpointError, ConfigError
+from anabranch.net import client as net_client
 from anabranch.net import own, partyfile, sourced, waitingroom
 from anabranch.net.asking import ask_http
 from anabranch.net.broker import LocalBroker
@@ -36,6 +37,7 @@ from anabranch.net.predicting import predicting
 from anabranch.net.server import ServerParty
 from anabranch.net.status import server_status
 from anabranch.protocol import messages as m
+from anabranch.protocol.codec import encode
 from anabranch.sources import sql
 from anabranch.sources.base import Happening, Reading
 from anabranch.sources.features import Column, Features
@@ -541,6 +543,106 @@ def test_an_event_that_is_asked_for_before_it_is_read_again_activates_its_client
         again._let_go()  # it is kept with its round's input, and so is safe
         assert again._own.own() == {}
         await again._source.close()
+
+    run(main())
+
+
+class Greeted:
+    """A client on a clock of its own, whose hellos a server answers at once, and asks it for an event with that.
+
+    What the server sends is there after ``arrive``: a look-up takes ten seconds, within which it is called.
+    """
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.said = 1000.0, list[m.Message]()
+        monkeypatch.setattr(net_client, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.party = world.party("bank", "nats://127.0.0.1:1")
+        self._coming: list[m.Message] = []
+        self.events = [world.names.of(f"customer-{i:03}", (1000 + i) * 1_000_000) for i in range(3)]
+        self.looked: list[bytes] = []
+        look, loop = self.party._inputs._look, asyncio.get_running_loop()
+
+        def slow(event: bytes) -> Any:
+            self.looked.append(event)
+            self.now += 10.0
+            loop.call_soon_threadsafe(self.arrive)
+            return look(event)
+
+        monkeypatch.setattr(self.party._inputs, "_look", slow)
+        monkeypatch.setattr(self.party.link, "send", self._say)
+
+    async def _say(self, message: m.Message, client: int | None = None) -> None:
+        self.said.append(message)
+        if isinstance(message, m.Hello):
+            welcome = m.Welcome(message.session, 7, self.party.conversation.terms, 4, message.schema, 0)
+            self._coming += [welcome, m.Query(7, 0, (self.events[0],), None)]
+
+    def arrive(self) -> None:
+        self.hear(*self._coming)
+        self._coming.clear()
+
+    def hear(self, *messages: m.Message) -> None:
+        for each in messages:
+            self.party._received(0, encode(each))
+
+    async def turn(self) -> list[str]:
+        """What it says now."""
+        before = len(self.said)
+        await self.party._turn()
+        return [type(each).__name__ for each in self.said[before:]]
+
+    async def join(self) -> None:
+        await self.party._hello()
+        self.arrive()
+        await self.turn()
+        assert self.party.conversation.joined
+        self.looked.clear()
+
+
+def test_what_a_look_up_takes_is_no_reason_for_another_hello(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the answer, which comes meanwhile, would be one of an old session, and so would the next."""
+
+    async def main() -> None:
+        greeted = Greeted(companies(tmp_path, 3), monkeypatch)
+        await greeted.join()
+        greeted.hear(m.Call(7, 0))
+        assert await greeted.turn() == ["Hello"]
+        greeted.hear(m.Query(7, 1, (greeted.events[1],), None))
+        assert await greeted.turn() == []
+        assert greeted.looked == [], "it is asked in no session"
+        greeted.arrive()
+        greeted.hear(m.Query(7, 1, (greeted.events[1],), None))
+        assert await greeted.turn() == ["Embeddings", "Embeddings"]
+        assert greeted.looked == [greeted.events[1]]
+        assert greeted.party.conversation.joined
+        await greeted.party._source.close()
+
+    run(main())
+
+
+def test_no_hello_is_said_again_where_its_answer_may_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        greeted = Greeted(companies(tmp_path, 3), monkeypatch)
+        await greeted.join()
+        say = greeted.party.link.send
+
+        async def slow(message: m.Message, client: int | None = None) -> None:
+            await say(message, client)
+            greeted.now += 10.0
+            greeted.arrive()
+
+        monkeypatch.setattr(greeted.party.link, "send", slow)
+        greeted.party._came_back()
+        assert await greeted.turn() == ["Hello"]
+        assert await greeted.turn() == ["Embeddings"]
+        # One that is lost is repeated.
+        monkeypatch.setattr(greeted.party.link, "send", say)
+        greeted.party._came_back()
+        assert await greeted.turn() == ["Hello"]
+        assert await greeted.turn() == []
+        greeted.now += net_client.HELLO_EVERY
+        assert await greeted.turn() == ["Hello"]
+        await greeted.party._source.close()
 
     run(main())
 

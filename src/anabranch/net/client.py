@@ -151,7 +151,9 @@ class ClientParty(Engine):
             self._hello_again = now + HELLO_EVERY
         elif dropped and self._stop is None:  # what did fit in was of use all the same
             await self._hello()
-        if not talk.joined and self._stop is None and self._hello_again <= now:
+        # What has arrived since the mail was taken may be the answer, and another hello would make it one of an old
+        # session.
+        if not talk.joined and self._stop is None and self._hello_again <= now and not self._inbox:
             await self._hello()
         if talk.waits_for_features and self._look_again <= now:
             self._look_again = now + LOOK_EVERY

@@ -270,11 +270,19 @@ class SourcedClient(_Sourced, ClientParty):
         read, self._read = self._read, []
         return read
 
+    def _is_welcome(self) -> bool:
+        """Whether the server has answered its hello: what it asks before that is not for this session."""
+        talk = self.conversation
+        return talk.joined or any(
+            isinstance(each, m.Welcome) and each.session == talk.session for _, each in self._read
+        )
+
     async def _turn(self) -> None:
         self._read += super()._mail()
         asked = [each.events for _, each in self._read if isinstance(each, m.Query | m.Ask)]
         queries = [each for _, each in self._read if isinstance(each, m.Query) and each.events]
-        lacking = self._inputs.lacking(chain.from_iterable(asked)) if self._source.slow else []
+        looks = self._source.slow and self._is_welcome()
+        lacking = self._inputs.lacking(chain.from_iterable(asked)) if looks else []
         ahead = await self._ahead_or_left(lacking) if lacking else {}
         if ahead is None:
             return

@@ -96,6 +96,9 @@ class ClientConversation:
         self._session = 0
         self._sessions: deque[int] = deque(maxlen=1000)
         """The last that it drew."""
+        self._parting: dict[int, str] = {}
+        """Why no round follows, by the last session in which the server has said so; empty once it has welcomed the
+        client in a later one."""
         self._others: dict[int, int] = {}
         """The sessions that were a sign of another process, and the round until then."""
         self._epoch: int | None = None
@@ -134,6 +137,8 @@ class ClientConversation:
 
     def hello(self) -> list[Action]:
         """Begins a session: at the start, and whenever the connection may have lost something."""
+        if self.over is not None:
+            self._parting = {self._session: self.over}
         self._session, self.joined, self.over = self._draw(), False, None
         self._sessions.append(self._session)
         self._keeping.told.clear()
@@ -247,6 +252,9 @@ class ClientConversation:
         if handler is None:
             return [Note("unexpected", f"the server sent a {type(message).__name__}, which no server does")]
         if message.session != self._session:  # type: ignore[attr-defined]
+            # The server may have let it go before it could hear of the hello since, and be gone.
+            if isinstance(message, m.Bye) and message.session in self._parting and self._called == self._epoch:
+                return [Stop(self._parting[message.session])]
             note = Note("old session", f"the server sent a {type(message).__name__} of an old session")
             # Its hellos may have overtaken one another, and at the end nothing else would tell the server so.
             lost = isinstance(message, m.End) and self.joined and message.session in self._sessions
@@ -270,6 +278,7 @@ class ClientConversation:
             return [Stop(text, failed=True)]
         again = message.epoch != self._epoch
         self.joined, self._epoch, self._called = True, message.epoch, message.epoch
+        self._parting.clear()
         self._thin_after = message.rounds, self.applied
         # A server that has begun again knows of no event that waits for its round, and may have died just after it
         # had asked for one.
@@ -313,7 +322,8 @@ class ClientConversation:
             for i, event in enumerate(query.events):
                 t = query.first + i
                 self._remember_answered(event)
-                if t <= self.applied:  # it is over: the query was late
+                if t <= self.applied:  # it is over: the query was late, or says of which round an event of its own was
+                    self._keeping.over(t, event)
                     continue
                 x, decided = self._kept_or_looked_up(event)
                 kept = self._keeping.rounds.get(t)
@@ -485,6 +495,7 @@ class ClientConversation:
             for i in new[: len(ready)]:
                 event = message.events[i] if message.events else self._keeping.rounds[message.rounds[i]].event
                 self._keeping.over(message.rounds[i], event)
+                self._taken_up.pop(event, None)
             new = new[len(ready) :]
         self._keeping.passed(self.applied)
         self._thin()
@@ -528,6 +539,7 @@ class ClientConversation:
             self.activations += 1
         self.applied = t
         self._keeping.forget(event)
+        self._taken_up.pop(event, None)
         self._are_learnt([(t, event, True)])
         return actions
 

@@ -501,7 +501,12 @@ class ServerConversation:
         t = self.training.round_of(message.event)
         if t is not None and t < self.rounds:
             note = Note("late", f"client {client} told of an event when its round {t:,} was over", client)
-            return [note] if t in seat.outbox else [note, self._void(client, events=(message.event,))]
+            if t not in seat.outbox:
+                return [note, self._void(client, events=(message.event,))]
+            if message.applied < t:  # the derivative is on its way
+                return [note]
+            # Not all of its checkpoints have it, so it learns which round that was, and lets go of the event in time.
+            return [note, Send(m.Query(self._epoch, t, (message.event,), None), client)]
         if seat.full:
             seat.missed |= t is None  # it is to tell again, and says then how far it has saved
             return self._unusable(client, () if t is None else (t,), seat.full, now)
@@ -510,8 +515,10 @@ class ServerConversation:
         each = self._open[t - self.rounds]
         if client in each.answers:
             return []
-        if seat.stale(answer.applied, t, self.in_flight):  # it thinks that it has answered
-            return self._ask(client, [each])
+        if seat.stale(answer.applied, t, self.in_flight):
+            # It thinks that it has answered, and says nothing to the next query. Where it is owed something, that is
+            # to be this one, and not the one that follows what it is owed.
+            return self._query(client, [each])
         each.answers[client] = answer
         return self._play(now)
 
@@ -552,8 +559,9 @@ class ServerConversation:
 
     def _ask(self, client: int, rounds: Iterable[Open]) -> list[Action]:
         """Queries one client for rounds of which it may know nothing; later, where it is owed what they build on."""
-        if self.seats[client - 1].owed:
-            return []
+        return [] if self.seats[client - 1].owed else self._query(client, rounds)
+
+    def _query(self, client: int, rounds: Iterable[Open]) -> list[Action]:
         return [
             Send(m.Query(self._epoch, run[0].t, events, chosen), client)
             for run, events, chosen in runs(rounds, lambda one, other: other.t == one.t + 1)
