@@ -203,11 +203,28 @@ def test_a_client_is_let_go_that_says_hello_while_the_others_say_goodbye(hears):
     for i in (2, 3, 4):
         server.receive(i, m.Bye(server.seats[i - 1].session, m.NONE, "it has all"), 0.0)
     assert server.done
-    (action,) = client.receive([m.Bye(session, m.NONE, "all is kept")])
+    actions = client.receive([m.Bye(session, m.NONE, "all is kept")])
     if hears == "another server":
-        assert isinstance(action, Note)
+        assert [type(each) for each in actions] == [Note]
     else:
-        assert action == Stop("it is over")
+        assert actions[-1] == Stop("it is over")
+
+
+def test_a_client_that_is_let_go_while_it_says_hello_is_not_waited_for():
+    """The server, which waits for another one, hears the hello after it has let the client go."""
+    setting = Setting(rounds=4)
+    server, client = joined(setting), setting.client(1, itertools.count(100))
+    client.receive(heard(said(server, 1, client.hello()), 1))
+    client.receive(heard(server.end("it is over", 0.0), 1))
+    said(server, 1, client.bye("it has all"))
+    session, hello = client.session, client.hello()  # its connection is back
+    goodbye = client.receive([m.Bye(session, m.NONE, "all is kept")])
+    assert goodbye[-1] == Stop("it is over")
+    assert said(server, 1, hello)
+    said(server, 1, goodbye)
+    for i in (2, 3, 4):
+        server.receive(i, m.Bye(server.seats[i - 1].session, m.NONE, "it has all"), 0.0)
+    assert server.done
 
 
 # -- two processes where one belongs -----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -39,7 +40,7 @@ from anabranch.net.status import server_status
 from anabranch.protocol import messages as m
 from anabranch.protocol.codec import encode
 from anabranch.sources import sql
-from anabranch.sources.base import Happening, Reading
+from anabranch.sources.base import Happening, Place, Reading
 from anabranch.sources.features import Column, Features
 from anabranch.sources.files import FileSource
 from anabranch.sources.names import Names, read_key, write_key
@@ -809,13 +810,19 @@ def test_readings_that_touch_nobody_leave_time_for_everything_else(tmp_path: Pat
 
 
 def told_of(
-    monkeypatch: pytest.MonkeyPatch, world: World, *light: tuple[float, float], table: dict[int, float] | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    world: World,
+    *light: tuple[float, float],
+    table: dict[int, float] | None = None,
+    places: bool = True,
 ) -> tuple[Any, Any]:
     """A client whose light is read at these seconds, and its events of a minute each, as it is to tell of them.
 
-    With a ``table`` readings go there, and look-ups are of what it has.
+    With a ``table`` readings go there, and look-ups are of what it has. With ``places`` it has a place for each, which
+    one that is given again has as before.
     """
     names = Names(bytes(32), 60_000_000)
+    given = vars(world).setdefault("given", [])
 
     async def readings() -> Any:
         for seconds, value in light:
@@ -829,6 +836,17 @@ def told_of(
         return {"light": table[max(time for time in table if time <= moment)]}
 
     source = PythonSource(names, readings(), *([] if table is None else [look, lambda key: ""]))
+    plain = source.readings
+
+    async def placed() -> Any:
+        async for each in plain():
+            moment = each.reading.time
+            if moment not in given:
+                given.append(moment)
+            yield replace(each, place=Place("the room", [given.index(moment)]))
+
+    if places:
+        monkeypatch.setattr(source, "readings", placed)
     monkeypatch.setattr(own, "open_source", lambda *_: source)
     world._texts["room1"]["features"]["columns"] = ["light"]
     party = world.party("room1", "nats://127.0.0.1:1")
@@ -988,9 +1006,10 @@ def test_a_client_that_was_killed_tells_of_what_moves_after_what_it_has_saved(
         ([(5, 0), (90, 100)], 1, [1, 2], 2, [(125, 0)]),
         ([(5, 0), (90, 100), (150, 100.1), (200, 0)], 3, [2, 4], 0, [(245, 100)]),
         ([(5, 0), (400, 100)], 2, [1], 1, [(125, 0), (185, 100)]),
+        ([(5, 0), (400, 100)], 2, [1, 7], 2, [(125, 0), (185, 100), (250, 0)]),
     ],
     ids=["an event waits for its label", "an event is safe before an older one", "an event is safe before a checkpoint",
-         "a reading moved nothing", "a reading is of later"],
+         "a reading moved nothing", "times go back", "times go back and all is safe"],
 )  # fmt: skip
 def test_a_client_that_was_killed_tells_of_what_it_would_have_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: list[tuple[float, float]], saved: int, settled: list[int],
@@ -1035,28 +1054,29 @@ def test_a_client_that_was_killed_goes_by_what_it_has_told_of_though_its_table_h
     run(main())
 
 
-def test_after_a_restart_a_reading_that_was_ahead_of_the_clock_keeps_no_other_from_being_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("places", [False, True])
+def test_of_a_source_that_gives_nothing_again_every_reading_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: bool
 ) -> None:
-    monkeypatch.setattr(sourced, "time", SimpleNamespace(time=lambda: 120.0, monotonic=time.monotonic))
     world = sensors(tmp_path)
 
     async def main() -> None:
-        party, events = told_of(monkeypatch, world, (5, 0), (4000, 100))
-        assert [each async for each in events] == [(1, [0.0]), (67, [100.0])]
-        settle(party, 1, 67)
-        _, events = told_of(monkeypatch, world, (125, 0))
-        assert [each async for each in events] == [(3, [0.0])]
+        party, events = told_of(monkeypatch, world, (5, 0), (65, 0.125), (125, 100), places=places)
+        assert [each async for each in events] == [(1, [0.0]), (3, [100.0])]
+        settle(party, 1, 3)
+        _, events = told_of(monkeypatch, world, (65, 0.125), (190, 0), places=places)
+        assert [each async for each in events] == [(4, [0.0]) if places else (2, [0.125])]
 
     run(main())
 
 
 def test_readings_of_the_time_of_the_one_that_was_told_of_last_are_told_apart(tmp_path: Path) -> None:
-    """As of rows that were written together."""
+    """As of rows that were written together; those of another table are told of."""
     party = sensors(tmp_path).party("room1", "nats://127.0.0.1:1")
-    party._told = {"x": (5, b"b")}
-    happenings = [Happening(name, Reading("x", 5, {})) for name in (b"a", b"b", b"c")]
-    assert [party._was_before(each) for each in happenings] == [True, True, False]
+    party._told = {"x": Place("a table", [5, "b"])}
+    places = [*(Place("a table", [5, id]) for id in "abc"), Place("another", [5, "a"]), None]
+    happenings = [Happening(b"", Reading("x", 5, {}), place=place) for place in places]
+    assert [party._was_before(each) for each in happenings] == [True, True, False, False, False]
     run(party._source.close())
 
 
@@ -1202,9 +1222,9 @@ def test_events_of_its_own_whose_rounds_are_in_the_checkpoint_are_not_resumed(tm
     party = world.party("room2", "nats://127.0.0.1:1")
     for t, event in enumerate([b"before", b"after"], party.conversation.applied):
         party._inputs._kept.put(event, np.zeros(1, np.float32), None)
-        party._own.add_own(event, 0)
+        party._own.add_own(event)
         party._own.learnt([(t, event, True)], [])
-    party._own.add_own(b"no round", 0)
+    party._own.add_own(b"no round")
     party._own.close()
     run(party._source.close())
     party = world.party("room2", "nats://127.0.0.1:1")

@@ -42,7 +42,7 @@ def test_readings_renew_an_event_until_somebody_knows_of_it(tmp_path: Path, know
         values[b"1"] = {"a": a}
         assert inputs.read(b"1") == ({"a": a}, [a])
     if known in ("of its own", "safe"):
-        kept.add_own(b"1", 0)
+        kept.add_own(b"1")
     if known == "safe":
         kept.drop_own([b"1"])
     if known == "undecided":

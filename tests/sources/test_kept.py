@@ -13,7 +13,12 @@ import numpy as np
 import pytest
 
 from anabranch.errors import CheckpointError, ConfigError, OutputError
+from anabranch.sources.base import Place
 from anabranch.sources.kept import KeptInputs, Told
+
+
+def at(n: int) -> Place:
+    return Place("a table", [n, "id"])
 
 
 def row(*values: float) -> np.ndarray:
@@ -61,7 +66,7 @@ def test_events_of_its_own_stay_until_they_are_safe(tmp_path: Path) -> None:
     for number in range(20):
         kept.put(bytes([number]), row(number), None)
         if number < 3:
-            kept.add_own(bytes([number]), number)
+            kept.add_own(bytes([number]))
     there = [number for number in range(20) if kept.get(bytes([number])) is not None]
     assert (there, len(kept)) == ([0, 1, 2, 18, 19], 5)
     kept.drop_own([b"\0", b"\1"])
@@ -95,10 +100,10 @@ def test_what_is_old_goes(tmp_path: Path) -> None:
     kept.put(b"b", row(2), None, 1)
     kept.put(b"a", row(1), True, 2)  # makes it no younger
     for event in (b"a", b"b"):
-        kept.add_own(event, 7)
+        kept.add_own(event, at(7))
     assert kept.expire(109.9) == 0
     assert kept.expire(110) == 1
-    assert (kept.get(b"a"), len(kept), kept.own()) == (None, 1, {b"b": 7})
+    assert (kept.get(b"a"), len(kept), kept.own()) == (None, 1, {b"b": at(7)})
     assert KeptInputs(tmp_path / "other", most=9).expire(1e12) == 0
 
 
@@ -115,29 +120,30 @@ def test_dropped_events_are_gone_and_unknown_ones_do_not_matter(tmp_path: Path) 
 
 def test_events_of_its_own_are_held_until_they_are_safe(tmp_path: Path) -> None:
     kept = KeptInputs(tmp_path / "inputs", most=1)
-    for time, event in enumerate([b"b", b"a", b"c", b"b"], -1):
-        kept.add_own(event, time)
+    for place, event in zip([at(0), at(1), None, at(3)], [b"b", b"a", b"c", b"b"], strict=True):
+        kept.add_own(event, place)
     kept.drop_own([b"a", b"x"])
     kept.close()
-    assert [*KeptInputs(tmp_path / "inputs", most=1).own().items()] == [(b"b", -1), (b"c", 1)]
+    assert [*KeptInputs(tmp_path / "inputs", most=1).own().items()] == [(b"b", at(0)), (b"c", None)]
 
 
 def test_what_was_told_of_entities_is_held_with_the_events_and_bounded(tmp_path: Path) -> None:
     kept = KeptInputs(tmp_path / "inputs", most=1)
-    for time, (event, entity) in enumerate([(b"a", "x"), (b"b", "y"), (b"c", "x"), (b"d", "z")]):
-        kept.add_own(event, time, entity, [time, None], 2)
-    kept.add_own(b"e", 9)
+    for n, (event, entity) in enumerate([(b"a", "x"), (b"b", "y"), (b"c", "x"), (b"d", "z")]):
+        kept.add_own(event, None if n == 3 else at(n), entity, [n, None], 2)
+    kept.add_own(b"e", at(9))
     kept.close()
     kept = KeptInputs(tmp_path / "inputs", most=1)
-    assert [*kept.told().items()] == [("x", Told(b"c", 2, [2, None])), ("z", Told(b"d", 3, [3, None]))]
+    assert [*kept.told().items()] == [("x", Told(at(2), [2, None])), ("z", Told(None, [3, None]))]
     with pytest.raises(TypeError):
-        kept.add_own(b"f", 10, "x", [object()], 2)
+        kept.add_own(b"f", at(10), "x", [object()], 2)
     assert b"f" not in kept.own()
-    kept.add_own(b"g", 11, "z", [], 1)
-    assert kept.told() == {"z": Told(b"g", 11, [])}
-    kept._database.execute("UPDATE told SET state = '['")
-    with pytest.raises(CheckpointError, match="is damaged: put back a copy"):
-        kept.told()
+    kept.add_own(b"g", at(11), "z", [], 1)
+    assert kept.told() == {"z": Told(at(11), [])}
+    for table, column, text, read in (("told", "state", "[", kept.told), ("own", "read_at", "[1]", kept.own)):
+        kept._database.execute(f"UPDATE {table} SET {column} = '{text}'")
+        with pytest.raises(CheckpointError, match="is damaged: put back a copy"):
+            read()
 
 
 def test_it_survives_kill_9(tmp_path: Path) -> None:

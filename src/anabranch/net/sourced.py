@@ -23,7 +23,7 @@ from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Stop
 from anabranch.protocol.keeping import REMEMBERED
 from anabranch.sources.activation import Stimulus
-from anabranch.sources.base import Happening, Source
+from anabranch.sources.base import Happening, Place, Source
 from anabranch.sources.features import Features
 from anabranch.sources.inputs import Found, Inputs
 from anabranch.sources.kept import KeptInputs
@@ -143,14 +143,12 @@ class SourcedClient(_Sourced, ClientParty):
         told = kept.told() if stimulus.entities else {}
         if told:
             stimulus.restore({entity: each.state for entity, each in told.items()})
-        now = int(time.time() * 1e6)
-        self._told = {entity: (min(each.time, now), each.event) for entity, each in told.items()}
-        """The time and event of the last reading of an entity that was told of, as long as what comes may be from
-        before it. Not after now: one reading with a wrong clock must not keep those that follow from being told of."""
+        self._told = {entity: each.place for entity, each in told.items()}
+        """The place of the last reading of an entity that an earlier process told of: the stimulus goes on from it."""
         kept.drop_own([event for t, event, _ in kept.were_learnt() if t <= self.conversation.applied])
         # The server may ask for one of these before the source has given it again.
         self._resumed = kept.own()
-        """Of these the ones that were not given again yet, and the time of the reading that each came of."""
+        """Of these the ones that were not given again yet, and the place of the reading that each came of."""
         self.conversation.resume([*self._resumed])
         self.conversation.was_asked(kept.asked(REMEMBERED))
 
@@ -176,13 +174,13 @@ class SourcedClient(_Sourced, ClientParty):
         if not self._stimulus.of_readings:  # it is read all the same: some sources know what they have read
             return False
         name, reading = happening.name, happening.reading
-        was_before = self._was_before(happening)
-        if reading.time < self._resumed.get(name, reading.time):  # the one that has activated the client comes yet
-            return False
-        if self._resumed.pop(name, None) is not None:  # it has, and the stimulus knows that
-            self._own.add_own(name, reading.time)
+        if name in self._resumed:
+            if _is_before(happening.place, self._resumed[name]):  # the one that has activated the client comes yet
+                return False
+            del self._resumed[name]  # it has, and the stimulus knows that
+            self._own.add_own(name, happening.place)
             return True
-        if was_before:
+        if self._was_before(happening):
             return False
         seen = await self._seen(name)
         if self.conversation.is_late(name):  # its features may be of before: what has moved is told of with the next
@@ -195,19 +193,14 @@ class SourcedClient(_Sourced, ClientParty):
         if not stimulus.touches(reading._replace(values={**reading.values, **values}), x):
             return False
         state = stimulus.state(entity) if stimulus.entities else None
-        self._own.add_own(name, reading.time, entity, state, stimulus.entities)
+        self._own.add_own(name, happening.place, entity, state, stimulus.entities)
         return True
 
     def _was_before(self, happening: Happening) -> bool:
         """Whether the stimulus has seen a reading before this process began: it goes on from the last that was told
-        of, and what comes again until then is not compared with what came later."""
-        reading = happening.reading
-        told = self._told.get(reading.entity)
-        if told is None:
-            return False
-        if reading.time > told[0] or (reading.time, happening.name) == told:
-            del self._told[reading.entity]
-        return reading.time <= told[0]
+        of, and what is given again up to there is not compared with it."""
+        told, place = self._told.get(happening.reading.entity), happening.place
+        return place is not None and (place == told or _is_before(place, told))
 
     async def _seen(self, event: bytes) -> tuple[Mapping[str, Any], NDArray[Any]] | None:
         """The values and features of an event that a reading has come of; waits for a source that is away. None where
@@ -309,6 +302,10 @@ class SourcedClient(_Sourced, ClientParty):
     def _saved(self, values: dict[str, Any]) -> None:
         super()._saved(values)
         self._let_go()
+
+
+def _is_before(place: Place | None, other: Place | None) -> bool:
+    return place is not None and other is not None and place.is_before(other)
 
 
 def _time_of(event: bytes) -> float:

@@ -252,9 +252,11 @@ class ClientConversation:
         if handler is None:
             return [Note("unexpected", f"the server sent a {type(message).__name__}, which no server does")]
         if message.session != self._session:  # type: ignore[attr-defined]
-            # The server may have let it go before it could hear of the hello since, and be gone.
+            # The server may have let it go before it could hear of the hello since, and be gone; where it is not, it
+            # hears of the goodbye after the hello.
             if isinstance(message, m.Bye) and message.session in self._parting and self._called == self._epoch:
-                return [Stop(self._parting[message.session])]
+                why = self._parting[message.session]
+                return [Send(m.Bye(self._session, self.applied, "it has all its derivatives")), Stop(why)]
             note = Note("old session", f"the server sent a {type(message).__name__} of an old session")
             # Its hellos may have overtaken one another, and at the end nothing else would tell the server so.
             lost = isinstance(message, m.End) and self.joined and message.session in self._sessions

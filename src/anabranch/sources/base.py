@@ -36,6 +36,26 @@ class Reading(NamedTuple):
     """By column."""
 
 
+class Place(NamedTuple):
+    """Where a reading is in the order in which a source gives its readings, and gives some of them again.
+
+    That is not the order of their times, where these go back or a clock is wrong.
+
+    >>> first, second = Place("orders.csv", [1]), Place("orders.csv", [2])
+    >>> first.is_before(second), second.is_before(first), first.is_before(Place("others.csv", [2]))
+    (True, False, False)
+    """
+
+    of: str
+    """What is counted in; a place in something else is neither before nor after."""
+    order: list[int | float | str]
+    """Compared from the first on; of two places that are the same so far, the next are both numbers or both texts."""
+
+    def is_before(self, other: Place) -> bool:
+        """Whether the source gives this one first."""
+        return self.of == other.of and self.order < other.order
+
+
 @dataclass(frozen=True, slots=True)
 class Happening:
     """A reading that has come, and so an event."""
@@ -44,6 +64,8 @@ class Happening:
     """Of the event, on the wire."""
     reading: Reading
     acknowledge: Callable[[], Awaitable[None]] | None = None
+    place: Place | None = None
+    """None where the source gives nothing again."""
 
     async def safe(self) -> None:
         """Whoever took it will not lose it: the source need not give it again after a restart."""

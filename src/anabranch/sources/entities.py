@@ -13,6 +13,7 @@ from uuid import UUID
 
 from anabranch.errors import DataError, kind_of
 from anabranch.sources.sqlite import naming, open_sqlite
+from anabranch.sources.times import micros
 
 _KIND = 0x616E6B33  # "ank3"
 _SCHEMA = """
@@ -88,6 +89,24 @@ def json_of(values: Sequence[Any]) -> list[Any]:
         raise DataError(f"{kind_of(value)} is neither a text, a number nor a time, so it cannot say where a row is")
 
     return [one(value) for value in values]
+
+
+def order_of(values: Sequence[Any]) -> list[int | float | str]:
+    """Values of a database as what has their order, where texts have that of their letters' numbers; numbers come
+    before texts, as in SQLite.
+
+    >>> order_of([5, "b"]) < order_of([5, "c"]) < order_of([Decimal("5.5"), "a"]) < order_of(["5", "a"])
+    True
+    """
+
+    def one(value: Any) -> tuple[int, int | float | str]:
+        if isinstance(value, datetime):
+            return 0, micros(value)
+        if isinstance(value, Decimal):
+            return 0, int(value) if value.is_finite() and value == int(value) else float(value)
+        return (0, value) if isinstance(value, int | float) else (1, str(value))
+
+    return [part for value in values for part in one(value)]
 
 
 def values_of(values: Sequence[Any]) -> list[Any]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anabranch.errors import ConfigError, DataError
-from anabranch.sources.base import Happening, Notes, Reading
+from anabranch.sources.base import Happening, Notes, Place, Reading
 from anabranch.sources.cursor import Cursor
 from anabranch.sources.names import Names, entity_text
 from anabranch.sources.times import micros
@@ -158,7 +158,7 @@ class FileSource:
             if name in seen:  # of the same grain, and so of the same event
                 continue
             seen.add(name)
-            yield Happening(name, reading, self._acknowledge(place + 1, name))
+            yield Happening(name, reading, self._acknowledge(place + 1, name), Place(self._path.name, [place]))
 
     def _passed(self) -> int:
         if self._cursor is None or self._cursor.position is None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +19,10 @@ from numpy.typing import NDArray
 
 from anabranch.checks import whole
 from anabranch.errors import CheckpointError, ConfigError
+from anabranch.sources.base import Place
 from anabranch.sources.sqlite import naming, open_sqlite
 
-_KIND = 0x616E6B38  # "ank8"
+_KIND = 0x616E6B39  # "ank9"
 _SCHEMA = """
 CREATE TABLE kept (
     event BLOB PRIMARY KEY, x BLOB NOT NULL, kept_at REAL NOT NULL, activated INTEGER, number INTEGER NOT NULL,
@@ -30,10 +32,9 @@ CREATE INDEX kept_undecided ON kept (number) WHERE activated IS NULL AND learnt 
 CREATE INDEX kept_waiting ON kept (number) WHERE activated IS NOT NULL AND learnt IS NULL;
 CREATE INDEX kept_learnt ON kept (learnt) WHERE learnt IS NOT NULL;
 CREATE INDEX kept_by_time ON kept (kept_at);
-CREATE TABLE own (place INTEGER PRIMARY KEY, event BLOB NOT NULL UNIQUE, read_at INTEGER NOT NULL);
+CREATE TABLE own (place INTEGER PRIMARY KEY, event BLOB NOT NULL UNIQUE, read_at TEXT);
 CREATE TABLE told (
-    place INTEGER PRIMARY KEY, entity TEXT NOT NULL UNIQUE, event BLOB NOT NULL, read_at INTEGER NOT NULL,
-    state TEXT NOT NULL
+    place INTEGER PRIMARY KEY, entity TEXT NOT NULL UNIQUE, read_at TEXT, state TEXT NOT NULL
 );
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)
 """
@@ -58,9 +59,8 @@ _NOT_OWN = f"{_ARE_UNDECIDED} AND event NOT IN (SELECT event FROM own)"
 class Told(NamedTuple):
     """The last reading of an entity that has activated this client."""
 
-    event: bytes
-    time: int
-    """Of the reading, in microseconds since 1970."""
+    place: Place | None
+    """Of the reading, where its source has places."""
     state: list[Any]
     """What the stimulus holds of the entity since, of JSON's values."""
 
@@ -231,24 +231,31 @@ class KeptInputs:
         with naming(self.path):
             return [event for (event,) in self._database.execute(query, (n,)).fetchall()][::-1]
 
-    def own(self) -> dict[bytes, int]:
-        """The events that have activated this client and are not known to be safe, in their order, and their times as
+    def own(self) -> dict[bytes, Place | None]:
+        """The events that have activated this client and are not known to be safe, in their order, and the places as
         `add_own` was told.
 
         Raises:
             CheckpointError: where the file is damaged.
         """
         with naming(self.path):
-            return dict(self._database.execute("SELECT event, read_at FROM own ORDER BY place").fetchall())
+            rows = self._database.execute("SELECT event, read_at FROM own ORDER BY place").fetchall()
+        with self._whole("from where its own events come"):
+            return {event: _place_of(read_at) for event, read_at in rows}
 
     def add_own(
-        self, event: bytes, time: int, entity: str = "", state: list[Any] | None = None, entities: int = 1
+        self,
+        event: bytes,
+        place: Place | None = None,
+        entity: str = "",
+        state: list[Any] | None = None,
+        entities: int = 1,
     ) -> None:
         """An event activates this client: so it is after this process was killed, too.
 
         Args:
             event: its name.
-            time: of the reading that did, in microseconds since 1970; of one that is there already it stays.
+            place: of the reading that did, where its source has places; of an event that is there already it stays.
             entity: of the reading.
             state: what the stimulus now holds of it, kept with the event or not at all; None is as before.
             entities: of how many a state is kept, which are those that it was given of last.
@@ -259,16 +266,17 @@ class KeptInputs:
         """
         with naming(self.path), self._database:
             self._database.execute("BEGIN IMMEDIATE")
-            new = self._database.execute("INSERT OR IGNORE INTO own (event, read_at) VALUES (?, ?)", (event, time))
-            change = 0 if state is None else self._tell(entity, Told(event, time, state), entities)
+            row = (event, _text_of(place))
+            new = self._database.execute("INSERT OR IGNORE INTO own (event, read_at) VALUES (?, ?)", row)
+            change = 0 if state is None else self._tell(entity, Told(place, state), entities)
         self._owned += new.rowcount
         self._entities += change
 
     def _tell(self, entity: str, told: Told, entities: int) -> int:
         """Keeps what was told of an entity last; how many more entities there are then."""
         gone = self._database.execute("DELETE FROM told WHERE entity = ?", (entity,)).rowcount
-        row = (entity, told.event, told.time, json.dumps(told.state))
-        self._database.execute("INSERT INTO told (entity, event, read_at, state) VALUES (?, ?, ?, ?)", row)
+        row = (entity, _text_of(told.place), json.dumps(told.state))
+        self._database.execute("INSERT INTO told (entity, read_at, state) VALUES (?, ?, ?)", row)
         over = self._entities + 1 - gone - entities
         if over > 0:
             query = "DELETE FROM told WHERE place IN (SELECT place FROM told ORDER BY place LIMIT ?)"
@@ -282,11 +290,17 @@ class KeptInputs:
             CheckpointError: where the file is damaged.
         """
         with naming(self.path):
-            rows = self._database.execute("SELECT entity, event, read_at, state FROM told ORDER BY place").fetchall()
+            rows = self._database.execute("SELECT entity, read_at, state FROM told ORDER BY place").fetchall()
+        with self._whole("what was told of an entity"):
+            return {entity: Told(_place_of(read_at), json.loads(state)) for entity, read_at, state in rows}
+
+    @contextmanager
+    def _whole(self, what: str) -> Iterator[None]:
+        """An error that names what is damaged, where it cannot be read."""
         try:
-            return {entity: Told(event, time, json.loads(state)) for entity, event, time, state in rows}
-        except ValueError as error:
-            raise CheckpointError(f"{self.path}: what was told of an entity is damaged: put back a copy") from error
+            yield
+        except (ValueError, TypeError) as error:
+            raise CheckpointError(f"{self.path}: {what} is damaged: put back a copy") from error
 
     def drop_own(self, events: Iterable[bytes]) -> None:
         """Of these nothing can be lost any more, and somebody knows of them; others do not matter.
@@ -383,3 +397,11 @@ class KeptInputs:
     def close(self) -> None:
         """Closes the file; what is in it is safe without, too."""
         self._database.close()
+
+
+def _text_of(place: Place | None) -> str | None:
+    return None if place is None else json.dumps(place)
+
+
+def _place_of(text: str | None) -> Place | None:
+    return None if text is None else Place(*json.loads(text))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anabranch.errors import AwayError, ConfigError, ConnectError, DataError, nearest
-from anabranch.sources.base import AsOf, ClockCheck, Happening, Notes, Reading, check_as_of
+from anabranch.sources.base import AsOf, ClockCheck, Happening, Notes, Place, Reading, check_as_of
 from anabranch.sources.cursor import Cursor
 from anabranch.sources.database import (
     FAILED,
@@ -28,7 +28,7 @@ from anabranch.sources.database import (
     sa,
     without_index,
 )
-from anabranch.sources.entities import KnownEntities, json_of, values_of
+from anabranch.sources.entities import KnownEntities, json_of, order_of, values_of
 from anabranch.sources.marks import Marks, next_second
 from anabranch.sources.names import Names, entity_text
 from anabranch.sources.times import UNITS, micros, text_of
@@ -243,6 +243,7 @@ class SqlSource:
             entity = "" if self._entity is None else entity_text(whose)
             reading = Reading(entity, micros(moment, self._unit), self._of(values))
             name = self._names.of(entity, micros(event, self._unit))
+            ordered = Place(f"{self._where} by '{self._asked[0]}' and '{self._asked[1]}'", order_of(row[:2]))
             if self._known is not None:
                 self._known.add([(self._names.hash(entity), whose)])
         except DataError as error:
@@ -265,13 +266,13 @@ class SqlSource:
         self._of_moment.add(name)
         cursor = self._cursor
         if cursor is None:
-            return Happening(name, reading)
+            return Happening(name, reading, place=ordered)
 
         async def acknowledge() -> None:
             cursor.safe(place)
 
         cursor.given(place)
-        return Happening(name, reading, acknowledge)
+        return Happening(name, reading, acknowledge, ordered)
 
     def _named(self, moment: Any) -> str:
         """A row for people, by its time, which alone a log may have."""
