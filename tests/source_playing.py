@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from anabranch.sources.base import Happening, Source
+from anabranch.sources.base import Happening, Place, Source
 
 T = TypeVar("T")
 LONG = 120.0
@@ -30,3 +30,12 @@ async def play(source: Source, most: int | None = None) -> list[Happening]:
         if len(found) == most:
             break
     return found
+
+
+def placed(events: Sequence[Happening]) -> list[Place | None]:
+    """Their places, which follow one another."""
+    places = [each.place for each in events]
+    for i, place in enumerate(places):
+        before = [each is not None and place is not None and each.is_before(place) for each in places]
+        assert before == [j < i for j in range(len(places))]
+    return places

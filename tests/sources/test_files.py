@@ -18,7 +18,7 @@ from anabranch.sources.base import Happening
 from anabranch.sources.cursor import Cursor
 from anabranch.sources.files import FileSource
 from anabranch.sources.names import Names
-from source_playing import play, run
+from source_playing import placed, play, run
 
 NAMES = Names(bytes(32))
 ROWS = "who,at,a\nx,1,10\ny,2,20\nx,3,30\n"
@@ -215,15 +215,17 @@ def test_a_restart_goes_on_after_what_is_safe(tmp_path: Path) -> None:
 
     source, events = again()
     assert len(events) == 3
+    places = placed(events)
     run(events[1].safe())  # the first is not
     run(source.close())
     source, events = again()
-    assert len(events) == 3
+    assert placed(events) == places
     run(events[1].safe())
     run(events[0].safe())
     run(source.close())
     source, events = again()
     assert [each.reading.values["a"] for each in events] == ["30"]
+    assert placed(events) == places[2:]
     run(events[0].safe())
     assert again()[1] == []
 

@@ -22,7 +22,7 @@ from anabranch.sources.names import Names
 from anabranch.sources.sql import SqlSource
 from anabranch.sources.times import micros
 from databases import Database, Line, Postgresql, Sqlite, postgresql
-from source_playing import play, run
+from source_playing import placed, play, run
 
 NAMES = Names(bytes(32))
 
@@ -112,17 +112,35 @@ def test_the_cursor_moves_past_what_is_safe_only(database: Database, tmp_path: P
         return source, run(play(source))
 
     source, events = again()
+    places = placed(events)
     run(events[0].safe())
     run(events[2].safe())
     run(source.close())
     source, events = again()
     assert short(events) == [("y", 2, 20), ("z", 3, 30)]
+    assert placed(events) == places[1:]
     for each in events:
         run(each.safe())
     run(source.close())
     database.run("UPDATE orders SET at = 4, a = 11 WHERE id = 1")
     source, events = again()
     assert short(events) == [("x", 4, 11)]  # a changed row
+    assert all(each is not None and events[0].place is not None and each.is_before(events[0].place) for each in places)
+    run(source.close())
+
+
+@pytest.mark.parametrize(
+    ("kind", "ids"),
+    [("INTEGER", [9, 10, 200]), ("VARCHAR(20)", ["10", "200", "9"]), ("DECIMAL(12, 2)", ["9.25", "10.00", "200.50"])],
+)
+def test_places_are_in_the_order_of_the_rows_also_at_one_time(
+    database: Database, tmp_path: Path, kind: str, ids: list[Any]
+) -> None:
+    database.run("DROP TABLE orders", f"CREATE TABLE orders (id {kind}, who VARCHAR(20), at BIGINT, a FLOAT)")
+    for id in ids[::-1]:
+        database.run("INSERT INTO orders VALUES (:id, 'x', 5, 0)", id=id)
+    source = opened(database, cursor=Cursor(tmp_path / "cursor", "orders"))
+    assert len(placed(run(play(source)))) == 3
     run(source.close())
 
 
