@@ -445,6 +445,24 @@ def test_a_client_that_hears_nothing_says_hello_again(tmp_path: Path, monkeypatc
     run(main, tmp_path)
 
 
+def test_a_client_takes_part_again_once_its_copy_has_left(tmp_path: Path) -> None:
+    """The server waits for the other client all the while, and asks nobody anything."""
+
+    async def main(url: str) -> None:
+        serving = asyncio.ensure_future(played(server(url, tmp_path)))
+        bank, copy = client(url, tmp_path, 1), client(url, tmp_path / "copy", 1)
+        stepping = asyncio.ensure_future(steps(bank))
+        await until(lambda: bank.party.conversation.joined, "the bank")
+        leaving = asyncio.ensure_future(copy.run())
+        await until(lambda: copy.party.conversation.joined, "its copy")
+        copy.leave()
+        await leaving
+        await steps(client(url, tmp_path, 2))
+        assert len(await stepping) == len(await serving) == ROUNDS
+
+    run(main, tmp_path)
+
+
 def test_under_slr_events_whose_names_bear_no_times_hold_up_no_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

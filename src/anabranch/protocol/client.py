@@ -242,10 +242,7 @@ class ClientConversation:
                 return [] if under_way else self.hello()
             # One that got a message of another session: perhaps only since a hello is under way.
             known = not self.joined or message.session == self._session
-            if not known and message.session not in self._sessions and self._another(message.session):
-                text = f"another process takes part as client {self.client}: end one of them"
-                return [Stop(text, failed=True)]
-            return [] if known else self.hello()
+            return [] if known else self._take_part_again(message.session)
         if isinstance(message, m.Ask):
             return self._ask(message)
         handler = _HANDLERS.get(type(message))
@@ -258,9 +255,10 @@ class ClientConversation:
                 why = self._parting[message.session]
                 return [Send(m.Bye(self._session, self.applied, "it has all its derivatives")), Stop(why)]
             note = Note("old session", f"the server sent a {type(message).__name__} of an old session")
-            # Its hellos may have overtaken one another, and at the end nothing else would tell the server so.
-            lost = isinstance(message, m.End) and self.joined and message.session in self._sessions
-            return [note, *(self.hello() if lost else [])]
+            # Its hellos may have overtaken one another, or a process that took its place was killed; at the end nothing
+            # else would tell the server so.
+            again = self._take_part_again(message.session) if isinstance(message, m.End) and self.joined else []
+            return [note, *again]
         if not self.joined and not isinstance(message, m.Welcome | m.Refused):
             return []
         return handler(self, message)
@@ -291,6 +289,12 @@ class ClientConversation:
         # Of every event of its own whose round is not over; what the server knows already changes nothing.
         told = [action for event in [*self._keeping.own] for action in self._tell(event)]
         return [Note("joined", f"the server is here; {message.rounds:,} rounds are played"), *told]
+
+    def _take_part_again(self, session: int) -> list[Action]:
+        """The server knows the client in another session than the last, perhaps of another process."""
+        if session not in self._sessions and self._another(session):
+            return [Stop(f"another process takes part as client {self.client}: end one of them", failed=True)]
+        return self.hello()
 
     def _another(self, session: int) -> bool:
         """Whether there is another process, by so many sessions: a few may be of one that was killed."""
