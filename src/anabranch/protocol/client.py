@@ -275,7 +275,7 @@ class ClientConversation:
             return []
         if self.joined and self._another(self._session):
             text = "two servers of this federation answer: end the one that should not be there"
-            return [Stop(text, failed=True)]
+            return [Stop(text, failed=True, sound=True)]
         again = message.epoch != self._epoch
         self.joined, self._epoch, self._called = True, message.epoch, message.epoch
         self._parting.clear()
@@ -293,7 +293,11 @@ class ClientConversation:
     def _take_part_again(self, session: int) -> list[Action]:
         """The server knows the client in another session than the last, perhaps of another process."""
         if session not in self._sessions and self._another(session):
-            return [Stop(f"another process takes part as client {self.client}: end one of them", failed=True)]
+            text = (
+                f"another process takes part as client {self.client}: end one of them (this one ends now, with a "
+                "checkpoint, and the other may go on; the folder that counts is that of whichever went on last)"
+            )
+            return [Stop(text, failed=True, sound=True)]
         return self.hello()
 
     def _another(self, session: int) -> bool:
