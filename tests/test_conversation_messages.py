@@ -338,6 +338,79 @@ def test_two_servers_of_a_federation_end_its_clients_with_a_word():
     assert "two servers of this federation answer" in stopped[client].reason
 
 
+def beside(setting, first):
+    """A server that has played a round, its client 1 of then, and beside it a server that knows of nothing; and both
+    in the order in which they answer."""
+    server, other = joined(setting), setting.server(2)
+    client = setting.client(1, itertools.count(100))
+    carry([server], [client], {}, [(client, each) for each in client.hello()])
+    one_round(server, client)
+    return server, client, other, [other, server] if first == "the wrong one" else [server, other]
+
+
+def one_round(server, client) -> None:
+    t = server.rounds
+    carry([server], [client], {}, [(server, each) for each in server.open([name(t)], [0], 0.0)])
+    carry([server], [client], {}, [(server, each) for each in answered(server, (2, 3, 4), t)])
+    assert client.applied == t
+
+
+@pytest.mark.parametrize("first", ["the right one", "the wrong one"])
+def test_a_server_beside_the_right_one_is_named_once_it_stays(first):
+    """It refuses the clients, which nothing is wrong with."""
+    server, client, other, servers = beside(Setting(activation=ab.Full()), first)
+    stopped = {}
+    for _ in range(client_side.OTHERS):
+        assert not stopped
+        one_round(server, client)
+        assert (client.joined, server.seats[0].session) == (True, client.session)
+        carry(servers, [client], stopped, [(other, each) for each in other.begin()])
+    assert stopped[client].sound
+    assert "two servers of this federation answer" in stopped[client].reason
+
+
+@pytest.mark.parametrize("first", ["the right one", "the wrong one"])
+def test_a_client_goes_on_beside_a_server_that_refuses_it(first, monkeypatch):
+    """As long as there are enough rounds in between."""
+    monkeypatch.setattr(client_side, "LATELY", client_side.OTHERS - 2)
+    server, client, other, servers = beside(Setting(activation=ab.Full()), first)
+    stopped = {}
+    for _ in range(5 * client_side.OTHERS):
+        carry(servers, [client], stopped, [(other, each) for each in other.begin()])
+        one_round(server, client)
+    assert not stopped
+
+
+def test_a_server_beside_one_that_answers_too_late_is_named_too():
+    server, client, other, _ = beside(Setting(activation=ab.Full()), "the wrong one")
+    (late,) = sent(server.receive(1, hello_of(client), 0.0), m.Welcome)
+    for _ in range(100):
+        refused = heard(other.receive(1, hello_of(client), 0.0), 1)
+        stops = [each for each in client.receive([*refused, late]) if isinstance(each, Stop)]
+        if stops:
+            break
+        late = dataclasses.replace(late, session=client.session)
+    assert "two servers of this federation answer" in stops[0].reason
+
+
+def test_a_client_that_was_welcome_before_ends_with_what_a_server_alone_refuses_it_for():
+    """It has begun again with an older folder."""
+    setting = Setting(activation=ab.Full())
+    server, client, _, _ = beside(setting, "the right one")
+    older = setting.server(2)
+    older.restore(*server.state())
+    one_round(server, client)
+    (hello,) = sent(client.receive(heard(older.begin(), 1)), m.Hello)
+    for _ in range(client_side.REFUSALS - 1):
+        (note,) = client.receive(heard(older.receive(1, hello, 0.0), 1))
+        assert note.what == "refused"
+        assert client.receive(heard(older.begin(), 1)) == [], "it waits a moment"
+        hello = hello_of(client)
+    (stop,) = client.receive(heard(older.receive(1, hello, 0.0), 1))
+    assert "have the derivatives up to round 1, but the server has sent them up to round 0" in stop.reason
+    assert not stop.sound
+
+
 def test_a_server_that_begins_again_and_again_is_not_taken_for_two():
     setting = Setting()
     client, stopped = setting.client(1), {}
