@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from anabranch.errors import RefusedError
 from anabranch.net import client as net_client
 from anabranch.net.client import HELLO_EVERY, ClientParty
 from anabranch.net.credentials import Credentials
 from anabranch.protocol import messages as m
+from anabranch.protocol.client import OTHERS
 from anabranch.protocol.codec import encode
-from conversations import heard, joined
-from federations import Setting
+from anabranch.store import checkpoint
+from conversations import answered, heard, joined
+from federations import Setting, name, sent
 
 
 class Alone:
@@ -134,5 +138,57 @@ def test_a_server_that_is_known_calls_in_vain_while_it_is_greeted(
         assert alone.party.conversation.joined
         alone.hear(*heard(alone.server.begin(), 1))
         assert await alone.turn() == 1, "it has told in this session what may be lost"
+
+    asyncio.run(main())
+
+
+def another_process(alone: Alone, i: int) -> None:
+    """The server knows a session of it."""
+    alone.hear(m.Call(alone.server._epoch, 10**6 + i))
+
+
+def two_servers(alone: Alone, i: int) -> None:
+    """Both welcome it."""
+    (hello,) = sent(alone.party.conversation.hello(), m.Hello)
+    welcome, *more = heard(alone.server.receive(1, hello, 0.0), 1)
+    assert isinstance(welcome, m.Welcome)
+    alone.hear(welcome, *more, replace(welcome, epoch=2))
+
+
+@pytest.mark.parametrize(
+    ("happens", "said"),
+    [
+        (another_process, r"another process takes part as client 1: end one of them \(this one ends now"),
+        (two_servers, "two servers of this federation answer"),
+    ],
+    ids=["another process", "two servers"],
+)
+def test_what_a_client_has_is_kept_where_two_processes_are_where_one_belongs(
+    happens: Callable[[Alone, int], None], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends, and nothing is wrong with its parameters."""
+
+    async def main() -> None:
+        alone = Alone(tmp_path, monkeypatch)
+        await alone.join()
+        talk = alone.party.conversation
+        await alone.party._do(talk.happened(name(0)))
+        alone.server.receive(1, alone.said[-1], 0.0)
+        alone.server.open([name(0)], [0], 0.0)
+        alone.hear(*heard(answered(alone.server, (2, 3, 4), 0), 1))
+        await alone.turn()
+        assert talk.applied == 0
+        assert checkpoint.load(alone.party.folder) is None
+        for i in range(OTHERS):
+            assert alone.party._stop is None
+            happens(alone, i)
+            if await alone.turn():
+                alone.hear(*heard(alone.server.receive(1, alone.said[-1], 0.0), 1))
+                await alone.turn()
+        with pytest.raises(RefusedError, match=said):
+            await alone.party._finish()
+        found = checkpoint.load(alone.party.folder)
+        assert found is not None
+        assert found.state["applied"] == 0
 
     asyncio.run(main())

@@ -132,7 +132,6 @@ def test_hellos_that_overtake_one_another_do_not_hold_up_the_end():
     (end,) = [each.message for each in server.end("it is over", 0.0) if each.client == 1]
     (again,) = sent(client.receive([end]), m.Hello)
     assert again.session not in (older.session, newer.session)
-    assert not sent(client.receive([dataclasses.replace(end, session=7)]), m.Hello), "that is of nobody here"
     client.receive([each.message for each in server.receive(1, again, 0.0) if isinstance(each, Send)])
     assert client.over == "it is over"
 
@@ -260,6 +259,74 @@ def test_a_client_that_is_there_twice_says_so_and_ends():
     assert left.joined
 
 
+@pytest.mark.parametrize(
+    ("when", "leaves"),
+    [
+        ("before the first round", "with a goodbye"),
+        ("under way", "with a goodbye"),
+        ("under way", "killed"),
+        ("at the end", "killed"),
+    ],
+)
+def test_a_client_takes_part_again_once_another_process_of_it_is_gone(when, leaves):
+    """It thinks that it takes part, and the server sends what it says in the session of the other."""
+    server, stopped = Setting().server(), {}
+    client, other = twins = [Setting().client(1, itertools.count(k)) for k in (100, 500)]
+    carry([server], [client], stopped, [(client, each) for each in client.hello()])
+    server.tick(0.0)
+    if when != "before the first round":
+        for i in (2, 3, 4):
+            server.receive(i, hello_of(Setting().client(i)), 0.0)
+    carry([server], twins, stopped, [(other, each) for each in other.hello()])
+    if when == "under way":
+        server.open([name(0)], [0], 0.0)
+    if when == "at the end":
+        server.end("it is over", 0.0)
+    if leaves == "with a goodbye":
+        said(server, 1, other.bye("it was stopped"))
+        assert server.due() <= server._deadline
+    for now in (5.0, 10.0):
+        carry([server], [client], stopped, [(server, each) for each in server.tick(now)])
+    assert not stopped
+    assert (server.seats[0].session, server.seats[0].present) == (client.session, True)
+    assert client.joined
+    assert 1 not in (server.awaited() if when != "under way" else server.lacking())
+    assert (client.over == "it is over") is (when == "at the end")
+    assert not [each for each in heard(server.tick(15.0), 1) if isinstance(each, m.Call)]
+
+
+def test_a_client_that_left_is_called_once_a_deadline_until_it_comes_or_all_is_over():
+    """Nobody hears it, as a rule."""
+    server = joined(Setting())
+    assert server.tick(0.0) == []
+    said(server, 1, [Send(m.Bye(server.seats[0].session, m.NONE, "it was stopped"))])
+    now, calls = 0.0, 0
+    while (now := max(now, server.due())) < 100:
+        calls += len(server.tick(now))
+    assert 90 < calls <= 100
+    server.end("it is over", now)
+    for i in (1, 2, 3, 4):
+        assert not server.done
+        if i == 1:
+            server.receive(1, hello_of(Setting().client(1, itertools.count(100))), now)
+        server.receive(i, m.Bye(server.seats[i - 1].session, m.NONE, "it has all"), now)
+    assert server.done
+    server.tick(now + 1)
+    assert not [each for each in server.tick(now + 10) if isinstance(each, Send)]
+
+
+def test_a_client_that_is_there_twice_at_the_end_says_so_and_ends():
+    server, stopped = Setting().server(), {}
+    twins = [Setting().client(1, itertools.count(k)) for k in (100, 500)]
+    carry([server], twins, stopped, [(each, action) for each in twins for action in each.hello()])
+    carry([server], twins, stopped, [(server, each) for each in server.end("it is over", 0.0)])
+    (stop,) = stopped.values()
+    assert "another process takes part as client 1" in stop.reason
+    (left,) = [each for each in twins if each not in stopped]
+    carry([server], [left], stopped, [(server, each) for each in server.tick(100.0)])
+    assert (left.over, server.seats[0].session) == ("it is over", left.session)
+
+
 def test_two_servers_of_a_federation_end_its_clients_with_a_word():
     setting = Setting()
     servers, client, stopped = [setting.server(epoch) for epoch in (1, 2)], setting.client(1), {}
@@ -269,6 +336,79 @@ def test_two_servers_of_a_federation_end_its_clients_with_a_word():
             break
     assert stopped[client].failed
     assert "two servers of this federation answer" in stopped[client].reason
+
+
+def beside(setting, first):
+    """A server that has played a round, its client 1 of then, and beside it a server that knows of nothing; and both
+    in the order in which they answer."""
+    server, other = joined(setting), setting.server(2)
+    client = setting.client(1, itertools.count(100))
+    carry([server], [client], {}, [(client, each) for each in client.hello()])
+    one_round(server, client)
+    return server, client, other, [other, server] if first == "the wrong one" else [server, other]
+
+
+def one_round(server, client) -> None:
+    t = server.rounds
+    carry([server], [client], {}, [(server, each) for each in server.open([name(t)], [0], 0.0)])
+    carry([server], [client], {}, [(server, each) for each in answered(server, (2, 3, 4), t)])
+    assert client.applied == t
+
+
+@pytest.mark.parametrize("first", ["the right one", "the wrong one"])
+def test_a_server_beside_the_right_one_is_named_once_it_stays(first):
+    """It refuses the clients, which nothing is wrong with."""
+    server, client, other, servers = beside(Setting(activation=ab.Full()), first)
+    stopped = {}
+    for _ in range(client_side.OTHERS):
+        assert not stopped
+        one_round(server, client)
+        assert (client.joined, server.seats[0].session) == (True, client.session)
+        carry(servers, [client], stopped, [(other, each) for each in other.begin()])
+    assert stopped[client].sound
+    assert "two servers of this federation answer" in stopped[client].reason
+
+
+@pytest.mark.parametrize("first", ["the right one", "the wrong one"])
+def test_a_client_goes_on_beside_a_server_that_refuses_it(first, monkeypatch):
+    """As long as there are enough rounds in between."""
+    monkeypatch.setattr(client_side, "LATELY", client_side.OTHERS - 2)
+    server, client, other, servers = beside(Setting(activation=ab.Full()), first)
+    stopped = {}
+    for _ in range(5 * client_side.OTHERS):
+        carry(servers, [client], stopped, [(other, each) for each in other.begin()])
+        one_round(server, client)
+    assert not stopped
+
+
+def test_a_server_beside_one_that_answers_too_late_is_named_too():
+    server, client, other, _ = beside(Setting(activation=ab.Full()), "the wrong one")
+    (late,) = sent(server.receive(1, hello_of(client), 0.0), m.Welcome)
+    for _ in range(100):
+        refused = heard(other.receive(1, hello_of(client), 0.0), 1)
+        stops = [each for each in client.receive([*refused, late]) if isinstance(each, Stop)]
+        if stops:
+            break
+        late = dataclasses.replace(late, session=client.session)
+    assert "two servers of this federation answer" in stops[0].reason
+
+
+def test_a_client_that_was_welcome_before_ends_with_what_a_server_alone_refuses_it_for():
+    """It has begun again with an older folder."""
+    setting = Setting(activation=ab.Full())
+    server, client, _, _ = beside(setting, "the right one")
+    older = setting.server(2)
+    older.restore(*server.state())
+    one_round(server, client)
+    (hello,) = sent(client.receive(heard(older.begin(), 1)), m.Hello)
+    for _ in range(client_side.REFUSALS - 1):
+        (note,) = client.receive(heard(older.receive(1, hello, 0.0), 1))
+        assert note.what == "refused"
+        assert client.receive(heard(older.begin(), 1)) == [], "it waits a moment"
+        hello = hello_of(client)
+    (stop,) = client.receive(heard(older.receive(1, hello, 0.0), 1))
+    assert "have the derivatives up to round 1, but the server has sent them up to round 0" in stop.reason
+    assert not stop.sound
 
 
 def test_a_server_that_begins_again_and_again_is_not_taken_for_two():

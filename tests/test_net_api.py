@@ -445,6 +445,51 @@ def test_a_client_that_hears_nothing_says_hello_again(tmp_path: Path, monkeypatc
     run(main, tmp_path)
 
 
+def test_a_client_takes_part_again_once_its_copy_has_left(tmp_path: Path) -> None:
+    """The server waits for the other client all the while, and asks nobody anything."""
+
+    async def main(url: str) -> None:
+        serving = asyncio.ensure_future(played(server(url, tmp_path)))
+        bank, copy = client(url, tmp_path, 1), client(url, tmp_path / "copy", 1)
+        stepping = asyncio.ensure_future(steps(bank))
+        await until(lambda: bank.party.conversation.joined, "the bank")
+        leaving = asyncio.ensure_future(copy.run())
+        await until(lambda: copy.party.conversation.joined, "its copy")
+        copy.leave()
+        await leaving
+        await steps(client(url, tmp_path, 2))
+        assert len(await stepping) == len(await serving) == ROUNDS
+
+    run(main, tmp_path)
+
+
+def test_a_server_that_is_started_beside_another_ends_no_client(tmp_path: Path) -> None:
+    """It has an empty folder, refuses them, and is ended before long."""
+    gone = asyncio.Event()
+
+    async def labels() -> AsyncIterator[tuple[str, int]]:
+        yield NAMES[0], int(Y[0])
+        await gone.wait()
+        for name, label in zip(NAMES[1:], Y[1:].tolist(), strict=True):
+            yield name, label
+
+    async def main(url: str) -> None:
+        clients = [client(url, tmp_path, m) for m in (1, 2)]
+        stepping = [asyncio.ensure_future(steps(each)) for each in clients]
+        serving = asyncio.ensure_future(played(server(url, tmp_path, labels=labels())))
+        await until(lambda: all(each.party.conversation.applied == 0 for each in clients), "the first round")
+        other = server(url, tmp_path / "other")
+        refusing = asyncio.ensure_future(other.run())
+        await until(lambda: all(other.party.notes["refused", m] for m in (1, 2)), "two refusals")
+        other.leave()
+        await refusing
+        gone.set()
+        assert len(await serving) == ROUNDS
+        assert [len(each) for each in await asyncio.gather(*stepping)] == [ROUNDS] * 2
+
+    run(main, tmp_path)
+
+
 def test_under_slr_events_whose_names_bear_no_times_hold_up_no_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,12 +184,13 @@ class Engine(ABC):
             await asyncio.wait({self._saving})
         if self._problem is not None:
             raise self._problem
-        if stop is None or not (stop.diverged or (stop.failed and self._refuses(stop))):
+        refused = stop is not None and stop.failed and self._refuses(stop)
+        if stop is None or stop.sound or not (stop.diverged or refused):
             await self._save()
         if stop is None:
             await self._last_words()
             return Stop("left")
-        if stop.failed and self._refuses(stop):
+        if refused:
             raise RefusedError(stop.reason)
         return stop
 

@@ -88,6 +88,8 @@ class Stop:
     failed: bool = False
     diverged: bool = False
     """Whether it has failed since something of this party is not finite any more."""
+    sound: bool = False
+    """Whether it has failed for what others do: what this party has is kept in a checkpoint."""
 
 
 Action: TypeAlias = Send | Played | Predicted | Note | Stop

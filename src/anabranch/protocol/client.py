@@ -33,6 +33,9 @@ LATER = 100
 """So many events are looked up again at a time."""
 OTHERS, LATELY = 8, 1000
 """So many signs of another process in so many rounds are no messages that came late."""
+REFUSALS = 3
+"""After so many refusals in a row a client stops that was welcome before: one may be of a server that should not be
+there."""
 LONG = 4096
 """After so many rounds more, nobody asks for a round again: several times as many as may be open together."""
 
@@ -101,7 +104,10 @@ class ClientConversation:
         client in a later one."""
         self._others: dict[int, int] = {}
         """The sessions that were a sign of another process, and the round until then."""
+        self._refusals: set[int] = set()
+        """The sessions that were refused since the last welcome."""
         self._epoch: int | None = None
+        """Of the last server that has welcomed it."""
         self._called: int | None = None
         """The epoch of the last server that was heard of."""
         self._thin_after: tuple[int, int] | None = None
@@ -242,10 +248,7 @@ class ClientConversation:
                 return [] if under_way else self.hello()
             # One that got a message of another session: perhaps only since a hello is under way.
             known = not self.joined or message.session == self._session
-            if not known and message.session not in self._sessions and self._another(message.session):
-                text = f"another process takes part as client {self.client}: end one of them"
-                return [Stop(text, failed=True)]
-            return [] if known else self.hello()
+            return [] if known else self._take_part_again(message.session)
         if isinstance(message, m.Ask):
             return self._ask(message)
         handler = _HANDLERS.get(type(message))
@@ -258,9 +261,13 @@ class ClientConversation:
                 why = self._parting[message.session]
                 return [Send(m.Bye(self._session, self.applied, "it has all its derivatives")), Stop(why)]
             note = Note("old session", f"the server sent a {type(message).__name__} of an old session")
-            # Its hellos may have overtaken one another, and at the end nothing else would tell the server so.
-            lost = isinstance(message, m.End) and self.joined and message.session in self._sessions
-            return [note, *(self.hello() if lost else [])]
+            if isinstance(message, m.Welcome) and self._refusals and message.session in self._sessions:
+                self._refusals.clear()  # those were of another server than this, which is slow
+                return [note, *self._another_server(message.session)]
+            # Its hellos may have overtaken one another, or a process that took its place was killed; at the end nothing
+            # else would tell the server so.
+            again = self._take_part_again(message.session) if isinstance(message, m.End) and self.joined else []
+            return [note, *again]
         if not self.joined and not isinstance(message, m.Welcome | m.Refused):
             return []
         return handler(self, message)
@@ -275,12 +282,12 @@ class ClientConversation:
             return [Stop("the server takes part in something else: " + "; ".join(wrong), failed=True)]
         if self.joined and message.epoch == self._epoch:  # it came twice, and each event is told of once a session
             return []
-        if self.joined and self._another(self._session):
-            text = "two servers of this federation answer: end the one that should not be there"
-            return [Stop(text, failed=True)]
+        if (self.joined or self._session in self._refusals) and (stop := self._another_server(self._session)):
+            return stop
         again = message.epoch != self._epoch
         self.joined, self._epoch, self._called = True, message.epoch, message.epoch
         self._parting.clear()
+        self._refusals.clear()
         self._thin_after = message.rounds, self.applied
         # A server that has begun again knows of no event that waits for its round, and may have died just after it
         # had asked for one.
@@ -292,18 +299,38 @@ class ClientConversation:
         told = [action for event in [*self._keeping.own] for action in self._tell(event)]
         return [Note("joined", f"the server is here; {message.rounds:,} rounds are played"), *told]
 
+    def _take_part_again(self, session: int) -> list[Action]:
+        """The server knows the client in another session than the last, perhaps of another process."""
+        if session not in self._sessions and self._another(session):
+            text = (
+                f"another process takes part as client {self.client}: end one of them (this one ends now, with a "
+                "checkpoint, and the other may go on; the folder that counts is that of whichever went on last)"
+            )
+            return [Stop(text, failed=True, sound=True)]
+        return self.hello()
+
     def _another(self, session: int) -> bool:
         """Whether there is another process, by so many sessions: a few may be of one that was killed."""
         self._others = {each: t for each, t in self._others.items() if t >= self.applied - LATELY}
         self._others[session] = self.applied
         return len(self._others) >= OTHERS
 
+    def _another_server(self, session: int) -> list[Action]:
+        """Two servers have answered a hello, or one has twice: it ends where that goes on."""
+        if not self._another(session):
+            return []
+        text = "two servers of this federation answer: end the one that should not be there"
+        return [Stop(text, failed=True, sound=True)]
+
     def _refused(self, message: m.Refused) -> list[Action]:
-        if self.joined:  # of a hello that came twice, or late
-            return [Note("old session", "the server refused what it had welcomed before")]
-        return [
-            Stop(f"the server refuses client {self.client} (here is the server's side): {message.reason}", failed=True)
-        ]
+        if self.joined:  # of a hello that came twice, or late; or by a server that should not be there
+            note = Note("old session", "the server refused what it had welcomed before")
+            return [note, *self._another_server(self._session)]
+        self._refusals.add(self._session)
+        text = f"the server refuses client {self.client} (here is the server's side): {message.reason}"
+        if self._epoch is None or len(self._refusals) >= REFUSALS:
+            return [Stop(text, failed=True)]
+        return [Note("refused", f"{text}; it was welcome before, and waits for another answer")]  # else it says hello
 
     def _recall(self, message: m.Recall) -> list[Action]:
         self._samples.recall(message.first, message.events)

@@ -79,6 +79,8 @@ class Seat:
         """Whether a round waits for it until the deadline."""
         self.ended = False
         """Whether it has left since the end was told, and has no derivative to come."""
+        self.left = False
+        """Whether it has said goodbye since its last hello, though something is to come."""
         self.history = History(expected.width, wire)
         self.before = NONE
         """The last round in which it was activated."""
@@ -106,6 +108,12 @@ class Seat:
         """In how many rounds it was activated."""
         self.max_delay = 0
         """The most steps between an embedding's parameters and those that its derivative was applied to."""
+
+    @property
+    def called_for(self) -> bool:
+        """Whether it has to say hello: of two processes that were this client one has left, and the other may think
+        that it takes part."""
+        return self.session is None or self.left
 
     def tell(self, event: bytes) -> None:
         """It has told of an event that waits for its round; a second time perhaps, in a new session."""

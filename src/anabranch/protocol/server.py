@@ -93,7 +93,7 @@ class ServerConversation:
         self._end_again = math.inf
         """When clients that have not left are told again that no round follows."""
         self._call_again = -math.inf
-        """When clients that have not said hello are called again; -inf before the first look at the clock."""
+        """When clients that have to say hello are called again; -inf before the first look at the clock."""
 
     # -- what the carrier asks and tells ------------------------------------------------------------------------
 
@@ -301,7 +301,7 @@ class ServerConversation:
         So it has where no round is opened for the moment, for whatever reason.
         """
         deadlines = [each.deadline for each in self._open] if self._ended is None else []
-        calls = [self._call_again] if any(seat.session is None for seat in self.seats) else []
+        calls = [self._call_again] if any(seat.called_for for seat in self.seats) else []
         first = next(iter(self._arrivals.values()), None) if opens else None  # the others are due later
         arrivals = [first.due] if first is not None and self.room else []
         owed = [seat.sent_again + self._pause for seat in self.seats if seat.owed]
@@ -403,6 +403,7 @@ class ServerConversation:
                 Note("refused", f"client {client} was refused: {reason}", client),
             ]
         seat.session, seat.applied, seat.present, seat.ended = hello.session, hello.applied, True, False
+        seat.left = False
         for each in self._open:  # what it sent before may belong to parameters that are lost
             each.answers.pop(client, None)
             each.unknown.discard(client)
@@ -534,6 +535,7 @@ class ServerConversation:
         if seat.ended:  # it has said so before
             return []
         seat.present, seat.ended = False, self._ended is not None and message.applied == seat.before
+        seat.left = not seat.ended
         note = Note("left", f"client {client} has left: {message.reason}", client)
         return [note, *([Stop(self._ended or "")] if self.done else []), *self._play(now)]
 
@@ -550,11 +552,11 @@ class ServerConversation:
     # -- what the server does -----------------------------------------------------------------------------------
 
     def _call(self, now: float) -> list[Action]:
-        """Calls those again that have not said hello: they may think that the server from before is still there."""
+        """Calls those again that have to say hello: they may think that the server from before is still there."""
         if self._call_again > now:
             return []
         first, self._call_again = self._call_again == -math.inf, now + self._deadline
-        unheard = [client for client, seat in enumerate(self.seats, 1) if seat.session is None and not first]
+        unheard = [client for client, seat in enumerate(self.seats, 1) if seat.called_for and not first]
         return [Send(m.Call(self._epoch, 0), client) for client in unheard]
 
     def _ask(self, client: int, rounds: Iterable[Open]) -> list[Action]:
