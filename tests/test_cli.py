@@ -393,11 +393,22 @@ def test_a_federation_that_cannot_begin_leaves_no_folder(rooms: str, tmp_path: P
     for more, said in (
         (("--set", "measure_regret=true"), "which a federation does not have: simulate it"),
         (("--nats", "nats://127.0.0.1:1"), "there is no broker at nats://127.0.0.1:1"),
+        (("--set", "update.name=SLR", "--in-flight", "4"), "update.name is SLR, under which all parties must hold"),
+        (("--set", "update.name=SLR", "--missing", "zero"), "it needs --in-flight 1 and --missing wait"),
     ):
         done = anabranch_("up", rooms, *more)
         assert done.exit_code == 2
         assert said in " ".join(done.stderr.split())
         assert not Path("runs").exists()
+
+
+def test_a_federation_does_not_go_into_the_folder_of_a_run(rooms: str) -> None:
+    Path("here").mkdir()
+    Path("here/result.json").write_text("{}")
+    done = anabranch_("up", rooms, "--out", "here")
+    said = " ".join(done.stderr.split())
+    assert done.exit_code == 2
+    assert said == "Error: here holds result.json of an earlier run: name another folder with --out"
 
 
 def test_output_on_a_full_disk_is_one_message() -> None:
