@@ -443,3 +443,29 @@ def test_ctrl_c_in_the_middle_of_an_import_is_no_traceback():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (130, "Error: interrupted before a result was written\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "code", "said"),
+    [
+        ("typer", ["up", "imnist"], 130, ""),
+        ("anabranch.configfile", ["up", "imnist"], 130, "Error: interrupted before a result was written\n"),
+        ("anabranch.net", ["client", "bank.toml"], 0, "Note: left\n"),
+    ],
+    ids=["before the command is known", "up", "a party"],
+)
+def test_ctrl_c_while_a_command_starts_is_no_traceback(module: str, arguments: list[str], code: int, said: str) -> None:
+    program = (
+        "import importlib.abc, os, signal, sys\n"
+        "class Presses(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Presses())\n"
+        "from anabranch.__main__ import main\n"
+        f"sys.argv[1:] = {arguments!r}\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (code, said)
