@@ -393,11 +393,22 @@ def test_a_federation_that_cannot_begin_leaves_no_folder(rooms: str, tmp_path: P
     for more, said in (
         (("--set", "measure_regret=true"), "which a federation does not have: simulate it"),
         (("--nats", "nats://127.0.0.1:1"), "there is no broker at nats://127.0.0.1:1"),
+        (("--set", "update.name=SLR", "--in-flight", "4"), "update.name is SLR, under which all parties must hold"),
+        (("--set", "update.name=SLR", "--missing", "zero"), "it needs --in-flight 1 and --missing wait"),
     ):
         done = anabranch_("up", rooms, *more)
         assert done.exit_code == 2
         assert said in " ".join(done.stderr.split())
         assert not Path("runs").exists()
+
+
+def test_a_federation_does_not_go_into_the_folder_of_a_run(rooms: str) -> None:
+    Path("here").mkdir()
+    Path("here/result.json").write_text("{}")
+    done = anabranch_("up", rooms, "--out", "here")
+    said = " ".join(done.stderr.split())
+    assert done.exit_code == 2
+    assert said == "Error: here holds result.json of an earlier run: name another folder with --out"
 
 
 def test_output_on_a_full_disk_is_one_message() -> None:
@@ -432,3 +443,29 @@ def test_ctrl_c_in_the_middle_of_an_import_is_no_traceback():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (130, "Error: interrupted before a result was written\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "code", "said"),
+    [
+        ("typer", ["up", "imnist"], 130, ""),
+        ("anabranch.configfile", ["up", "imnist"], 130, "Error: interrupted before a result was written\n"),
+        ("anabranch.net", ["client", "bank.toml"], 0, "Note: left\n"),
+    ],
+    ids=["before the command is known", "up", "a party"],
+)
+def test_ctrl_c_while_a_command_starts_is_no_traceback(module: str, arguments: list[str], code: int, said: str) -> None:
+    program = (
+        "import importlib.abc, os, signal, sys\n"
+        "class Presses(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Presses())\n"
+        "from anabranch.__main__ import main\n"
+        f"sys.argv[1:] = {arguments!r}\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (code, said)

@@ -60,6 +60,7 @@ def test_a_cluster_has_several_hosts(tmp_path: Path) -> None:
         "--listen", "127.0.0.1",
     )  # fmt: skip
     assert code == 0
+    assert "has the keys of a federation of 1 client, valid for 365 days:" in out
     assert "for each of the 3 nats-servers, which need a cluster.conf" in out
     held = Credentials.load(tmp_path / "k" / "x" / "connection.toml")
     assert held.urls == ("tls://a.example.org:4222", "tls://b.example.org:4222", "tls://10.0.0.7:4222")

@@ -130,6 +130,7 @@ def test_the_first_few_may_be_said_at_once():
 def test_what_comes_now_and_then_is_said_each_time():
     assert said((0.0, "a", "a1"), (10.0, "a", "a2"), (30.0, "a", "a3")) == ["a1", "a2", "a3"]
     assert said((0.0, "a", "a1"), (1.0, "a", "a2"), until=5.0) == ["a1"], "not yet"
+    assert said((0.0, "a", "a1"), (1.0, "a", "a2")) == ["a1", "a2 (1 like this in 10 s)"], "it is not of just now"
 
 
 def test_what_was_said_long_ago_is_forgotten():

@@ -572,7 +572,7 @@ def test_what_goes_wrong_is_raised_where_it_is_iterated(tmp_path: Path) -> None:
         other = asyncio.ensure_future(server(url, tmp_path, labels=[(name, 0) for name in NAMES]).run())
         with pytest.raises(RefusedError, match=r"update is DLR.* here and .*OGD\(\) there; embedding width is 3 here"):
             await client(url, tmp_path / "other", 2, update=ab.OGD(), model=Own(jnp.ones((2, 2)))).run()
-        with pytest.raises(ab.DataError, match=r"float64 of shape \(3,\), but 2 numbers are needed"):
+        with pytest.raises(ab.DataError, match=r"float64 of shape \(3,\), and not 2 numbers"):
             await client(url, tmp_path, 2, features=lambda event: [1.0, 2.0, 3.0]).run()
         for each in (first, other):
             each.cancel()
@@ -697,7 +697,7 @@ def test_arguments_are_checked_before_anything_is_sent(tmp_path: Path) -> None:
             make(**options)
     with pytest.raises(ab.ConfigError, match="this is the connection of bank, not the server's"):
         Server(credentials(url, 1), tmp_path / "x", model=top(), clients=[Expected(3)] * 2, labels=[])
-    with pytest.raises(ab.ConfigError, match="this connection is client 2's, but there are 1 clients"):
+    with pytest.raises(ab.ConfigError, match=r"this connection is client 2's, but the federation has 1 client$"):
         Client(credentials(url, 2), tmp_path / "x", model=bottom(1), inputs=2, features=features(1), clients=1)
 
 

@@ -263,7 +263,7 @@ WRONG_CLIENT = [
     ("clients = 2", "clients = 70000", "clients is 70000, but it must be how many clients the federation has, at most"),
     ("columns = ['amount', 'age']", "columns = []", "features.columns is [], but it must be a list of columns' names"),
     ("mean = [0.5, -1.0]", "", "features.mean and features.std belong together: give both or none"),
-    ("mean = [0.5, -1.0]", "mean = [0.5]", "features.mean has 1 numbers, but there are 2 columns"),
+    ("mean = [0.5, -1.0]", "mean = [0.5]", "features.mean has 1 number for 2 columns"),
     ("std = [2.0, 0.3]", "std = [2.0, 0.0]", "features.std has a number that is not above 0 and finite"),
     ("'age'", "'amount'", "features.columns names a column twice"),
     ('name = "Full"', 'name = "Fixed"\nk = 1', 'activation.name is "Fixed", but it must be "Full" or "Random" or'),
@@ -286,6 +286,14 @@ def test_all_that_is_wrong_is_said_at_once(folder: Path) -> None:
     with pytest.raises(ab.ConfigError) as caught:
         check(folder, server_text(more="seed = -1\nrate = 3").replace("classes = 2", "classes = 1"))
     assert len(str(caught.value).splitlines()) == 3
+
+
+def test_clients_that_are_all_wrong_are_not_said_to_be_none(folder: Path) -> None:
+    text = server_text().replace("[[clients]]", '[[clients]]\nmissing = "wiat"')
+    with pytest.raises(ab.ConfigError) as caught:
+        check(folder, text)
+    places = [line.removeprefix(f"{folder / 'party.toml'}: ").split()[0] for line in str(caught.value).splitlines()]
+    assert places == ["clients[1].missing:", "clients[2].missing:"]
 
 
 def test_a_file_that_is_of_no_party(folder: Path) -> None:

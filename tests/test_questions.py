@@ -65,10 +65,14 @@ def test_an_event_that_nobody_knows_is_said_to_be_waited_for():
     notes = [each for i in (1, 2) for each in server.receive(i, reply(server, i, [], unknown=[1]), 0.1)]
     asked = [each for i in (1, 2) for each in server.receive(i, reply(server, i, [], unknown=[0]), 0.1)]
     waits = "it has no features for this event, and is waited for, since its missing is 'wait'"
-    assert [each.text for each in notes if isinstance(each, Note)] == [
-        f"client 1: {waits}", "client 2: it has no features for this event",
+    assert [(each.what, each.text) for each in notes if isinstance(each, Note)] == [
+        ("unknown", f"client 1: {waits}"), ("unknown", "client 2: it has no features for this event"),
     ]  # fmt: skip
-    assert waits not in str(asked)  # nobody is waited for
+    # Nobody is waited for where no round follows, and no round lacks anything.
+    assert [(each.what, each.text) for each in asked if isinstance(each, Note)] == [
+        ("unknown question", f"client {i} was asked for a prediction, and has no features for its event")
+        for i in (1, 2)
+    ]
     server.tick(1.1)
     assert (server.unknowing(), server.awaited()) == ([1], [])
     server.tick(2.2)  # it says no more

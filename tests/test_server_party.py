@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 import weakref
@@ -12,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anabranch.errors import CheckpointError
 from anabranch.net import server as net_server
+from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
 from anabranch.net.server import ServerParty
 from anabranch.protocol import messages as m
@@ -72,6 +75,22 @@ def test_rounds_of_the_log_are_played_again_in_pieces(tmp_path: Path, monkeypatc
     assert again.replayed == len(records) == sum(pieces) == 40
     assert max(pieces) <= 11
     again._log_file.close()
+
+
+def test_a_folder_of_another_kind_of_party_is_said_to_be_one(tmp_path: Path) -> None:
+    credentials = Credentials(("nats://127.0.0.1:1",), "test", "one", 1)
+
+    async def save() -> None:
+        saved = party(TWO, tmp_path / "server")
+        await saved._save()
+        saved._log_file.close()
+        await ClientParty(TWO.client(1), credentials, tmp_path / "client")._save()
+
+    asyncio.run(save())
+    with pytest.raises(CheckpointError, match=r"is the checkpoint of a client, and this is the server: give each"):
+        party(TWO, tmp_path / "client")
+    with pytest.raises(CheckpointError, match=r"is the checkpoint of the server, and this is a client: give each"):
+        ClientParty(TWO.client(1), credentials, tmp_path / "server")
 
 
 def test_an_event_that_waits_while_no_round_may_begin_keeps_nobody_awake(tmp_path: Path) -> None:

@@ -126,6 +126,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean '{found[0]}'?" if found else ""
 
 
+def counted(count: int, thing: str) -> str:
+    """So many of a thing.
+
+    >>> counted(1, "client"), counted(2, "client")
+    ('1 client', '2 clients')
+    """
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
 def kind_of(value: Any) -> str:
     """What a value is, without the value: a log has what is wrong with a row, and nothing that is in it.
 

@@ -54,13 +54,13 @@ class Origin(NamedTuple):
     """What identifies the files that were read; see `anabranch.runner.Plan`."""
 
 
-def prepare(folder: Path | None, name: str = "run", *, force: bool = False) -> Folder:
+def prepare(folder: Path | None, name: str = "run", *, force: bool | None = False) -> Folder:
     """Makes the folder of a result and checks, before any training, that files can be written to it.
 
     Args:
         folder: where to; None makes a new one, ``runs/<name>-<time>``.
         name: of the run, for a new folder.
-        force: whether an earlier result there may be overwritten.
+        force: whether an earlier result there may be overwritten; None where nobody can ask for that.
 
     Raises:
         OutputError: where the folder cannot be made or written, or holds a result already.
@@ -74,9 +74,9 @@ def prepare(folder: Path | None, name: str = "run", *, force: bool = False) -> F
         reason = getattr(error, "strerror", None) or "its name is not valid UTF-8"
         raise OutputError(f"cannot write a result into {ascii(str(folder))[:60]}: {reason}; name another") from error
     if held and not force:
+        overwrite = "" if force is None else ", or overwrite with --force (in Python: force=True)"
         raise OutputError(
-            f"{folder} holds {', '.join(held)} of an earlier run: name another folder with --out, or overwrite "
-            "with --force (in Python: force=True)"
+            f"{folder} holds {', '.join(held)} of an earlier run: name another folder with --out{overwrite}"
         )
     return _make(folder)
 

@@ -166,7 +166,7 @@ def test_columns_and_scales_are_checked() -> None:
         (([],), "columns is empty"),
         ((["a", "a"],), "names 'a' twice"),
         ((["a"], [1.0]), "belong together"),
-        ((["a"], [1.0, 2.0], [1.0, 2.0]), "2 numbers, but there are 1 columns"),
+        ((["a"], [1.0, 2.0], [1.0, 2.0]), "mean has 2 numbers for 1 column$"),
         (([Column("a", standardise=True)], [1.0], [1.0]), "without rules"),
     ]:
         with pytest.raises(ConfigError, match=said):

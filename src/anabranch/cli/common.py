@@ -23,6 +23,7 @@ like Ctrl-C."""
 
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
 """What the system says of a path that it does not even look at."""
+NO_RESULT = "interrupted before a result was written"
 
 SourceArgument = Annotated[
     str,
@@ -60,7 +61,7 @@ def errors(notes: Console) -> Iterator[None]:
         yield
     except (AnabranchError, KeyboardInterrupt) as problem:
         interrupted = isinstance(problem, KeyboardInterrupt)
-        _say(notes, "interrupted before a result was written" if interrupted else str(problem))
+        _say(notes, NO_RESULT if interrupted else str(problem))
         raise typer.Exit(interrupted_code(problem) if interrupted else WRONG) from None
     except OSError as problem:
         if problem.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -78,16 +79,20 @@ def interrupted_code(problem: BaseException) -> int:
 
 
 @contextmanager
-def loading() -> Iterator[None]:
+def loading(said: str = f"Error: {NO_RESULT}", code: int = INTERRUPTED) -> Iterator[None]:
     """Within it, Ctrl-C ends the process at once, until an event loop takes over.
 
     In the middle of an import it would come out as any other error, and JAX, which is called back now and then while
     it compiles, would lose it.
+
+    Args:
+        said: what a person then reads.
+        code: the exit code.
     """
 
     def end(number: int, frame: object) -> None:
-        os.write(2, b"Error: interrupted before a result was written\n")
-        os._exit(INTERRUPTED)
+        os.write(2, f"{said}\n".encode())
+        os._exit(code)
 
     own = threading.current_thread() is threading.main_thread()
     if not own or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

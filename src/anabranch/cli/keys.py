@@ -128,6 +128,7 @@ def _list(text: str) -> list[str]:
 
 def _made(folder: Path, hosts: list[str], clients: list[str], askers: list[str], days: int) -> list[str]:
     """What was made, for whom, and what to do next."""
+    from anabranch.errors import counted
     from anabranch.net.credentials import CONNECTION
 
     broker = "for the machine of the nats-server: in it, nats-server -c nats-server.conf"
@@ -141,8 +142,9 @@ def _made(folder: Path, hosts: list[str], clients: list[str], askers: list[str],
         *((f"{name}/", f"for {name}, who asks: anabranch predict {name}/{CONNECTION} ..") for name in askers),
     ]
     width = max(len(name) for name, _ in rows)
+    members, valid = counted(len(clients), "client"), counted(days, "day")
     return [
-        f"{folder}/ has the keys of a federation of {len(clients)} clients, valid for {days} days:",
+        f"{folder}/ has the keys of a federation of {members}, valid for {valid}:",
         "",
         *(f"  {name:{width}}  {what}" for name, what in rows),
         "",

@@ -41,7 +41,7 @@ def client(file: FileArgument, as_json: JsonOption = False, with_parent: ParentO
 
 def _run(file: Path, *, server: bool, as_json: bool, with_parent: int | None) -> None:
     notes = Console(stderr=True)
-    with errors(notes), loading():
+    with errors(notes), loading("Note: left", 0):  # as it ends where it is stopped later
         from anabranch.display import note
         from anabranch.net import serve
         from anabranch.net.logs import structured

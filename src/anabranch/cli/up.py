@@ -78,20 +78,27 @@ def up(
         overrides += [Override(key, value, flag) for key, value, flag in given if value is not None]
         config = load(found, overrides)
         _check_broker(nats)
-        code = _up(found, config, _pace(in_flight, deadline, missing), nats, out, notes, quiet=quiet)
+        code = _up(found, config, _pace(config, in_flight, deadline, missing), nats, out, notes, quiet=quiet)
     raise typer.Exit(code)
 
 
-def _pace(in_flight: int, deadline: float, missing: str) -> Pace:
+def _pace(config: Config, in_flight: int, deadline: float, missing: str) -> Pace:
+    from anabranch.config import SlrUpdate
     from anabranch.errors import ConfigError
     from anabranch.net.assemble import Pace
-    from anabranch.protocol.missing import policy
+    from anabranch.protocol.missing import Wait, policy
 
     if not 1 <= in_flight <= 1024:
         raise ConfigError(f"in_flight is {in_flight}, but it must be a whole number from 1 to 1024 (--in-flight)")
     if not 0 < deadline <= 86400:
         raise ConfigError(f"deadline is {deadline}, but it must be above 0 and at most a day, in seconds (--deadline)")
-    return Pace(in_flight=in_flight, deadline=deadline, missing=(policy(missing),))
+    chosen = policy(missing)
+    if isinstance(config.update, SlrUpdate) and (in_flight > 1 or not isinstance(chosen, Wait)):
+        raise ConfigError(
+            "update.name is SLR, under which all parties must hold the same samples: it needs --in-flight 1 and "
+            "--missing wait"
+        )
+    return Pace(in_flight=in_flight, deadline=deadline, missing=(chosen,))
 
 
 def _check_broker(nats: str | None) -> None:
@@ -117,7 +124,7 @@ def _up(
     from anabranch.net.up import LOG, RUN, LocalFederation, collect
 
     begun = out is not None and (out / RUN).exists()
-    folder = output.prepare(out, f"{source.name}-federation", force=begun)
+    folder = output.prepare(out, f"{source.name}-federation", force=begun or None)
     name = "local" if nats is None else f"local-{time.time_ns() % 10**10}"
     goes_on = f"the same command with --out {folder.path} goes on"
     federation = None

@@ -20,7 +20,7 @@ from anabranch.activation import Activation, Fixed
 from anabranch.checks import whole
 from anabranch.compute import ClientCompute, Pending
 from anabranch.drifts import Detect
-from anabranch.errors import ConfigError, nearest
+from anabranch.errors import ConfigError, counted, nearest
 from anabranch.keys import SEEDS
 from anabranch.late import LEARNINGS
 from anabranch.models import output_width
@@ -326,7 +326,7 @@ class Client(Running[Step]):
         index = self.credentials.index
         if not 1 <= index <= whole("clients", clients, 1, MOST_CLIENTS):
             whose = f"client {index}'s" if index else "the server's"
-            raise ConfigError(f"this connection is {whose}, but there are {clients} clients")
+            raise ConfigError(f"this connection is {whose}, but the federation has {counted(clients, 'client')}")
         made = None if source is None else columns_of(source, columns, inputs, features, events, schema)
         if made is None and (inputs is None or features is None):
             raise ConfigError("say what the features are: inputs and features, or a source and its columns")

@@ -21,7 +21,7 @@ from anabranch.chunks import Chunk
 from anabranch.compute import ClientCompute, Rate, ServerCompute
 from anabranch.config import Config
 from anabranch.drifts import Detect, Watch
-from anabranch.errors import ConfigError
+from anabranch.errors import ConfigError, counted
 from anabranch.models import SplitModel
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import Credentials
@@ -135,7 +135,7 @@ def server_party(replay: Replay, credentials: Credentials, folder: Path, pace: P
     prepared, widths = replay.prepared, replay.widths
     missing = list(pace.missing) * replay.clients if len(pace.missing) == 1 else list(pace.missing)
     if len(missing) != replay.clients:
-        raise ConfigError(f"missing has {len(missing)} policies, but there are {replay.clients} clients")
+        raise ConfigError(f"missing has {len(missing)} policies for {counted(replay.clients, 'client')}")
     return make_server(
         prepared.rule,
         replay.model.server,

@@ -76,7 +76,7 @@ class ClientParty(Engine):
         if found is not None:
             for text in found.damaged:
                 self._log.warning("%s; going on from the one before", text)
-            self._check_terms(found, conversation.terms)
+            self._check_found(found, conversation.terms, server=False)
             try:
                 conversation.restore(found.arrays, found.state)
             except (ValueError, KeyError, TypeError) as error:

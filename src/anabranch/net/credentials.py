@@ -204,8 +204,9 @@ def public_nkey(seed: Path) -> str:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    content = _read(path)
     try:
-        table = tomllib.loads(_read(path).decode())
+        table = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
     text: tuple[type, ...] = (str,)
@@ -265,6 +266,11 @@ def _check_url(url: str, tls: bool, insecure: bool) -> None:
     if parts.username or parts.password:
         raise ConfigError(f"url names a user (before {host}), but a party shows its NKey: leave the user out")
     if tls:
+        if parts.scheme == "nats":
+            raise ConfigError(
+                f"{url} is plaintext, and ca, certificate and key are for TLS: write tls:// where the broker has TLS, "
+                "or leave the three out"
+            )
         return
     if parts.scheme == "tls":
         raise ConfigError(f"{url} is TLS, and that needs ca, certificate and key")

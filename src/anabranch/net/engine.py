@@ -134,12 +134,20 @@ class Engine(ABC):
         opening.result()
         return True
 
-    def _check_terms(self, found: checkpoint.Checkpoint, terms: Terms) -> None:
-        """Whether the folder's checkpoint was made with the settings of today; the federation may have a new name.
+    def _check_found(self, found: checkpoint.Checkpoint, terms: Terms, *, server: bool) -> None:
+        """Whether the folder's checkpoint is of such a party, and made with the settings of today.
+
+        The federation may have a new name.
 
         Raises:
-            CheckpointError: where it was not.
+            CheckpointError: where it is not.
         """
+        names = {True: "the server", False: "a client"}
+        if (whose := "talk" in found.state) != server:
+            raise CheckpointError(
+                f"{found.path}: is the checkpoint of {names[whose]}, and this is {names[server]}: give each party a "
+                "folder of its own"
+            )
         held = Terms(**found.state["terms"])
         wrong = replace(terms, federation=held.federation).differences(held)
         if wrong:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from anabranch.activation import Activation, Full
-from anabranch.errors import ConfigError, DataError, nearest
+from anabranch.errors import ConfigError, DataError, counted, nearest
 from anabranch.net.assemble import decider, stimulus_of
 from anabranch.net.labels import Event
 from anabranch.net.tables import event_name
@@ -67,8 +67,8 @@ class CheckedFeatures:
         x = np.asarray(found)
         if x.shape != (self._inputs,) or x.dtype.kind not in "fiub":
             raise DataError(
-                f"the features of event {event!r} are {x.dtype} of shape {x.shape}, but {self._inputs} numbers are "
-                "needed"
+                f"the features of event {event!r} are {x.dtype} of shape {x.shape}, and not "
+                f"{counted(self._inputs, 'number')}"
             )
         if not np.isfinite(x).all():
             raise DataError(f"a feature of event {event!r} is not finite: return None where there are no features")

@@ -72,6 +72,7 @@ def init(
     check_federation(federation)
     _check_names(clients, askers)
     _check_hosts(hosts)
+    _check_host(listen)
     _check_days(days)
     if not 1 <= port <= 65535:
         raise ConfigError(f"the port is {port}, but it must be 1 to 65535")
@@ -168,10 +169,12 @@ def _check_hosts(hosts: Sequence[str]) -> None:
     if not hosts:
         raise ConfigError("there is no host: name the one by which the parties reach the nats-server")
     for host in hosts:
-        if _address(host) is None and not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", host):
-            raise ConfigError(
-                f"'{host}' is neither a host's name nor an address: leave out a scheme, a port or brackets"
-            )
+        _check_host(host)
+
+
+def _check_host(host: str) -> None:
+    if _address(host) is None and not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", host):
+        raise ConfigError(f"'{host}' is neither a host's name nor an address: leave out a scheme, a port or brackets")
 
 
 def _check_days(days: int) -> None:

@@ -111,8 +111,8 @@ class Repeats:
             if not held.count:
                 del self._held[kind]
                 continue
-            more = f" ({held.count:,} like this in {self._every:g} s)" if held.count > 1 else ""
-            self._say(held.level, held.text + more)
+            # One alone says so too, since it is of a while ago.
+            self._say(held.level, f"{held.text} ({held.count:,} like this in {self._every:g} s)")
             held.until, held.count = (now if math.isfinite(now) else held.until) + self._every, 0
 
 

@@ -25,7 +25,7 @@ from anabranch.config import (
     SlrUpdate,
 )
 from anabranch.drifts import Detect
-from anabranch.errors import ConfigError
+from anabranch.errors import ConfigError, counted
 from anabranch.files import replace_file, writing
 from anabranch.layers import Projection, Sum
 from anabranch.models import SplitModel, perceptron
@@ -169,9 +169,9 @@ def client_party(file: ClientFile, credentials: Credentials, folder: Path) -> Cl
         )
     features = TableFeatures(Path(own.path), own.event, own.columns, own.mean, own.std)
     _log.info(
-        "%d events with %d features; their schema is %s",
+        "%d events with %s; their schema is %s",
         len(features),
-        len(own.columns),
+        counted(len(own.columns), "feature"),
         features.schema,
         extra={"party": credentials.party},
     )

@@ -30,7 +30,7 @@ from anabranch.config import (
     Text,
     value_text,
 )
-from anabranch.errors import ConfigError, nearest
+from anabranch.errors import ConfigError, counted, nearest
 from anabranch.net.assemble import Pace
 from anabranch.net.serverconf import MOST_CLIENTS
 from anabranch.net.sourcefile import (
@@ -158,7 +158,8 @@ class Features(TableSection):
             raise ValueError("features.mean and features.std belong together: give both or none")
         for name, given in (("mean", self.mean), ("std", self.std)):
             if given is not None and len(given) != len(self.columns):
-                raise ValueError(f"features.{name} has {len(given)} numbers, but there are {len(self.columns)} columns")
+                numbers, columns = counted(len(given), "number"), counted(len(self.columns), "column")
+                raise ValueError(f"features.{name} has {numbers} for {columns}")
         if self.std is not None and not all(0 < each < float("inf") for each in self.std):
             raise ValueError("features.std has a number that is not above 0 and finite")
         if self.mean is not None and not all(abs(each) < float("inf") for each in self.mean):
@@ -344,7 +345,7 @@ def check(values: Mapping[str, Any], path: Path) -> AnyFile:
     try:
         party = kind.model_validate(_tuples(values))
     except ValidationError as error:
-        lines = dict.fromkeys(_complaint(kind, detail, values) for detail in error.errors())
+        lines = dict.fromkeys(_complaint(kind, detail, values) for detail in _telling(error.errors()))
         raise ConfigError("\n".join(f"{path}: {line}" for line in lines)) from None
     assert isinstance(party, AnyFile)
     return _absolute(party, path.absolute().parent)
@@ -375,6 +376,12 @@ def _tuples(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _tuples(each) for key, each in value.items()}
     return tuple(_tuples(each) for each in value) if isinstance(value, list | tuple) else value
+
+
+def _telling(details: list[Any]) -> list[Any]:
+    """Without those that a list is too short of which only a member is wrong: to pydantic, that one is not in it."""
+    inside = {detail["loc"][:depth] for detail in details for depth in range(len(detail["loc"]))}
+    return [detail for detail in details if not (detail["type"] == "too_short" and detail["loc"] in inside)]
 
 
 def _complaint(kind: type[Section], detail: Any, values: Any) -> str:

@@ -19,7 +19,7 @@ from jax.errors import JaxRuntimeError
 
 from anabranch.configfile import find_source
 from anabranch.configfile import load as load_config
-from anabranch.errors import ConfigError, ConnectError
+from anabranch.errors import ConfigError, ConnectError, counted
 from anabranch.net import assemble, own, partyfile, process
 from anabranch.net.client import ClientParty
 from anabranch.net.credentials import ASKER, Credentials
@@ -92,7 +92,7 @@ def _party(
         return assemble.server_party(run, credentials, folder, settings.pace)
     if credentials.index <= run.clients:
         return assemble.client_party(run, credentials.index, credentials, folder, settings.pace)
-    raise ConfigError(f"this is client {credentials.index}, but the run has {run.clients} clients")
+    raise ConfigError(f"this is client {credentials.index}, but the run has {counted(run.clients, 'client')}")
 
 
 async def _when_there(

@@ -148,7 +148,7 @@ class ServerParty(Engine):
         if found is not None:
             for text in found.damaged:
                 self._log.warning("%s; going on from the one before", text)
-            self._check_terms(found, self.conversation.terms)
+            self._check_found(found, self.conversation.terms, server=True)
             try:
                 own = {n.removeprefix("talk/"): a for n, a in found.arrays.items() if n.startswith("talk/")}
                 self.conversation.restore(own, found.state["talk"])
@@ -181,7 +181,7 @@ class ServerParty(Engine):
                     "that wrote them, until a checkpoint has them"
                 ) from error
             if not isinstance(record, m.Record):
-                raise CheckpointError(f"{self._log_file.folder}: holds a {type(record).__name__} where rounds belong")
+                raise CheckpointError(f"{self._log_file.folder}: holds {type(record).__name__} where rounds belong")
             block.append(record)
             size += len(raw)
             if len(block) == AT_ONCE or size >= AT_ONCE_BYTES:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Predicted, Send
-from anabranch.protocol.missing import HOW, Skip, Stand, Wait, unknown
+from anabranch.protocol.missing import HOW, Stand, Wait, unknown
 from anabranch.protocol.opened import runs, touches
 from anabranch.protocol.seat import Seat
 from anabranch.protocol.training import Training
@@ -154,8 +154,12 @@ class Questions:
             actions.append(Note("unusable", f"client {client}: {problem}", client))
         if reply.unknown:
             learns = any(self._open[each].learns for each in reply.unknown if each in self._open)
-            said = unknown(seat.expected.missing if learns else Skip())
-            actions.append(Note("unknown", f"client {client}: {said}", client))
+            if learns:
+                note = Note("unknown", f"client {client}: {unknown(seat.expected.missing)}", client)
+            else:
+                text = f"client {client} was asked for a prediction, and has no features for its event"
+                note = Note("unknown question", text, client)
+            actions.append(note)
         seat.present = True
         stale: list[_Question] = []
         touched: dict[int, _Question] = {}

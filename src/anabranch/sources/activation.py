@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from anabranch.checks import whole
-from anabranch.errors import ConfigError
+from anabranch.errors import ConfigError, counted
 from anabranch.sources.base import Reading
 from anabranch.sources.features import Column, flag_of, is_missing
 
@@ -128,7 +128,8 @@ class SendOnDelta:
         self._columns = tuple(columns)
         given = list(threshold) if isinstance(threshold, Sequence) else [threshold] * len(self._columns)
         if not self._columns or len(given) != len(self._columns):
-            raise ConfigError(f"threshold has {len(given)} numbers, but there are {len(self._columns)} columns")
+            numbers, names = counted(len(given), "number"), counted(len(self._columns), "column")
+            raise ConfigError(f"threshold has {numbers} for {names}")
         if not all(0 <= each < math.inf for each in given):
             raise ConfigError(f"threshold is {threshold}: must be 0 or more")
         self._thresholds = tuple(given)

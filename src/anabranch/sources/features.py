@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.errors import ConfigError, DataError, kind_of, nearest
+from anabranch.errors import ConfigError, DataError, counted, kind_of, nearest
 from anabranch.sources.names import as_whole
 
 Kind: TypeAlias = Literal["number", "flag", "category"]
@@ -136,7 +136,7 @@ class Features:
             raise ConfigError("mean and std are for columns without rules: use standardise = true of a column instead")
         for name, given in (("mean", mean), ("std", std)):
             if given is not None and len(given) != len(names):
-                raise ConfigError(f"{name} has {len(given)} numbers, but there are {len(names)} columns")
+                raise ConfigError(f"{name} has {counted(len(given), 'number')} for {counted(len(names), 'column')}")
         self._mean, self._std = mean, std
         self.width = sum(each.width for each in self.columns)
         """How many features there are."""
