@@ -1017,9 +1017,9 @@ BAD = {
     "future parameters": (changed(applied=10**6), "unusable", "derivative of round 1,000,000, which it was never sent"),
     "a round to come": (changed(rounds=(10**9,)), "no such round", "round 1,000,000,000, which is not open"),
     "a round before": (lambda world, good: [dataclasses.replace(good, rounds=(-7,))], "late", "round -7"),
-    "an old session": (changed(session=99), "old session", "a Embeddings of an old session"),
+    "an old session": (changed(session=99), "old session", "sent Embeddings of an old session"),
     "replayed": (lambda world, good: world.earlier[:-1][-3:], "late", "when it was over"),
-    "the server's": (lambda world, good: [m.Query(1, 0, (b"",), None)], "unexpected", "a Query, which no client does"),
+    "the server's": (lambda world, good: [m.Query(1, 0, (b"",), None)], "unexpected", "sent Query, which no client does"),
     "a log's": (
         lambda world, good: [m.Record(b"", 0, np.ones(4, bool), (0,) * 4, (0,) * 4, good.values)],
         "unexpected",

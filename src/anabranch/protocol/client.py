@@ -253,14 +253,14 @@ class ClientConversation:
             return self._ask(message)
         handler = _HANDLERS.get(type(message))
         if handler is None:
-            return [Note("unexpected", f"the server sent a {type(message).__name__}, which no server does")]
+            return [Note("unexpected", f"the server sent {type(message).__name__}, which no server does")]
         if message.session != self._session:  # type: ignore[attr-defined]
             # The server may have let it go before it could hear of the hello since, and be gone; where it is not, it
             # hears of the goodbye after the hello.
             if isinstance(message, m.Bye) and message.session in self._parting and self._called == self._epoch:
                 why = self._parting[message.session]
                 return [Send(m.Bye(self._session, self.applied, "it has all its derivatives")), Stop(why)]
-            note = Note("old session", f"the server sent a {type(message).__name__} of an old session")
+            note = Note("old session", f"the server sent {type(message).__name__} of an old session")
             if isinstance(message, m.Welcome) and self._refusals and message.session in self._sessions:
                 self._refusals.clear()  # those were of another server than this, which is slow
                 return [note, *self._another_server(message.session)]

@@ -370,13 +370,11 @@ class ServerConversation:
             return [] if message.session == seat.session else self._hello(client, seat, message, now)
         handler = _HANDLERS.get(type(message))
         if handler is None:
-            return [
-                Note("unexpected", f"client {client} sent a {type(message).__name__}, which no client does", client)
-            ]
+            return [Note("unexpected", f"client {client} sent {type(message).__name__}, which no client does", client)]
         if seat.session is None:
             return [Send(m.Call(self._epoch, 0), client)]
         if message.session != seat.session:  # type: ignore[attr-defined]
-            text = f"client {client} sent a {type(message).__name__} of an old session"
+            text = f"client {client} sent {type(message).__name__} of an old session"
             return [Note("old session", text, client), Send(m.Call(self._epoch, seat.session), client)]
         return handler(self, client, seat, message, now)
 
