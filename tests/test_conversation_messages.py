@@ -1019,7 +1019,11 @@ BAD = {
     "a round before": (lambda world, good: [dataclasses.replace(good, rounds=(-7,))], "late", "round -7"),
     "an old session": (changed(session=99), "old session", "sent Embeddings of an old session"),
     "replayed": (lambda world, good: world.earlier[:-1][-3:], "late", "when it was over"),
-    "the server's": (lambda world, good: [m.Query(1, 0, (b"",), None)], "unexpected", "sent Query, which no client does"),
+    "the server's": (
+        lambda world, good: [m.Query(1, 0, (b"",), None)],
+        "unexpected",
+        "sent Query, which no client does",
+    ),
     "a log's": (
         lambda world, good: [m.Record(b"", 0, np.ones(4, bool), (0,) * 4, (0,) * 4, good.values)],
         "unexpected",

@@ -1055,7 +1055,7 @@ def test_a_client_that_was_killed_goes_by_what_it_has_told_of_though_its_table_h
 
 
 @pytest.mark.parametrize("places", [False, True])
-def test_of_a_source_that_gives_nothing_again_every_reading_is_new(
+def test_of_a_source_that_gives_nothing_again_that_is_safe_every_reading_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: bool
 ) -> None:
     world = sensors(tmp_path)

@@ -37,7 +37,7 @@ class Reading(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a reading is in the order in which a source gives its readings, and gives some of them again.
+    """Where a reading is, of a source that begins again at the oldest that is not safe, and gives again all after it.
 
     That is not the order of their times, where these go back or a clock is wrong.
 
@@ -65,7 +65,7 @@ class Happening:
     reading: Reading
     acknowledge: Callable[[], Awaitable[None]] | None = None
     place: Place | None = None
-    """None where the source gives nothing again."""
+    """None where the source gives nothing again that it was told is safe."""
 
     async def safe(self) -> None:
         """Whoever took it will not lose it: the source need not give it again after a restart."""

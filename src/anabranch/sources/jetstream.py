@@ -25,7 +25,7 @@ from nats.js import errors as js_errors
 
 from anabranch.errors import ConfigError, ConnectError, DataError, OutputError
 from anabranch.sources.aside import Aside
-from anabranch.sources.base import AsOf, ClockCheck, Happening, Notes, Place, Reading, check_as_of, note_place
+from anabranch.sources.base import AsOf, ClockCheck, Happening, Notes, Reading, check_as_of, note_place
 from anabranch.sources.latest import Latest
 from anabranch.sources.names import Names, entity_text
 from anabranch.sources.times import UNITS, micros
@@ -128,8 +128,6 @@ class JetStreamSource:
         self._parse = _parser(form)
         self._aside, self._ack_wait = aside, ack_wait
         self._where = f"stream '{stream}'" if stream else f"bucket '{bucket}'"
-        self._counted = self._where
-        """What messages are numbered in."""
         self._notes = Notes(self.counts, self._where)
         self._ahead = ClockCheck(self._notes, most_ahead, clock)
         self._latest = Latest(names)
@@ -216,8 +214,7 @@ class JetStreamSource:
         if self._subject is not None:
             config.filter_subject = self._subject
         subscription = await client.jetstream().pull_subscribe(self._subject or "", self._durable, stream, config)
-        consumer = await subscription.consumer_info()
-        held = consumer.config  # one that was there already stays as it was made
+        held = (await subscription.consumer_info()).config  # one that was there already stays as it was made
         of = held.filter_subjects or [held.filter_subject or ""]
         if of != [self._subject or ""]:
             was, now = (" and ".join(each) or "all subjects" for each in (of, [self._subject or ""]))
@@ -225,8 +222,6 @@ class JetStreamSource:
                 f"{self._where}: its consumer '{self._durable}' was made for {was}, and cannot be for {now}: give the "
                 "old subject again, or another durable, which begins with the stream's first message"
             )
-        # Of a stream that was made anew the messages are numbered anew, and its consumers are new as well.
-        self._counted = f"{self._where} since {consumer.created}"
         return subscription
 
     async def _happening(self, message: Msg) -> Happening | None:
@@ -241,10 +236,10 @@ class JetStreamSource:
             await self._acknowledge(message.reply)
             return None
         self._ahead.check(reading)
-        among = self._latest.add(reading)
+        place = self._latest.add(reading)
         # A message that is given again is none of these, and a bucket has those of the stream too.
         if self._event_time is None and self._bucket is None and message.metadata.num_delivered == 1:
-            note_place(self._notes, reading, among)
+            note_place(self._notes, reading, place)
         self._under_way[number] = message.reply
 
         async def acknowledge() -> None:
@@ -252,8 +247,7 @@ class JetStreamSource:
             if held is not None:
                 await self._acknowledge(held)
 
-        place = Place(self._counted, [number])
-        return Happening(self._names.of(reading.entity, event), reading, acknowledge, place)
+        return Happening(self._names.of(reading.entity, event), reading, acknowledge)
 
     async def _acknowledge(self, place: str) -> None:
         try:
