@@ -17,6 +17,7 @@ from anabranch.config import Config
 from anabranch.experiments import check, reproduce
 from anabranch.experiments.costs import ClientCosts
 from anabranch.experiments.study import TUNING_SEED
+from anabranch.result import versions
 from anabranch.store.lock import locked
 from anabranch.streams import DigitsNotice
 from anabranch.sweep.progress import SweepProgress
@@ -42,7 +43,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Fails]
             records = {}
             for each in trials:
                 if each.key not in failed:
-                    records[each.key] = record(each.config) | {"key": each.key, "data": dict(each.data)}
+                    own = {"key": each.key, "data": dict(each.data), "versions": versions()}
+                    records[each.key] = record(each.config) | own
                     folder.put(records[each.key])
             return Sweep(records, failed)
 

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import math
+from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from anabranch.cli.trials import TrialsReporter, ranking
 from anabranch.config import Config
 from anabranch.configfile import Override, load
 from anabranch.errors import ConfigError, DataError, OutputError
+from anabranch.report.trials import read_trials
 from anabranch.sweep import backend, estimate, file, folder, progress, table
 from anabranch.sweep.folder import TrialFolder
 from anabranch.sweep.progress import SweepProgress
@@ -196,13 +198,13 @@ def test_changes_from_outside_are_for_what_the_grid_leaves_alone(tmp_path: Path)
 
 
 def test_a_folder_keeps_records_and_takes_a_damaged_one_for_none(tmp_path: Path) -> None:
-    kept = TrialFolder(tmp_path, {"versions": {"jax": "1"}})
     held = sample(load("imnist"))
+    kept = TrialFolder(tmp_path, {"versions": held["versions"]})
     key = held["key"]
     kept.put(held)
     assert kept.get(key) == held
     assert kept.get("b") is None
-    for damaged in ("", f'{{"key": "{key}", "rou', '{"key": "b"}', "[]"):
+    for damaged in ("", f'{{"key": "{key}", "rou', "[]"):
         (tmp_path / f"trials/{key}.json").write_text(damaged)
         assert kept.get(key) is None
 
@@ -224,6 +226,57 @@ def test_a_record_that_lacks_something_is_named_with_what_it_lacks(
     edited = {name: value for name, value in (held | changes).items() if value is not ...}
     (tmp_path / f"trials/{held['key']}.json").write_text(json.dumps(edited))
     with pytest.raises(DataError, match=rf"{held['key']}\.json: is not the record of a trial: {named}.* run again$"):
+        kept.get(held["key"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"config": {"rounds": 99}}, "its key is {key}, but that of its config and data is [0-9a-f]{{16}}"),
+        ({"data": {"stream": {"sha256": "0"}}}, "its key is {key}, but that of its config and data is [0-9a-f]{{16}}"),
+        ({"key": "zz"}, "its key is zz, but that of its config and data is {key}"),
+        ({"config": {"rounds": "many"}}, "config: rounds: "),
+        ({"versions": {"jax": "0.4.1"}}, "jax 0.4.1, not 0.10.2"),
+        ({"versions": ...}, "anabranch None, not .*; jax None, not 0.10.2"),
+    ],
+)
+def test_a_record_of_another_trial_or_version_is_refused_and_both_are_named(
+    tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    held = sample(load("imnist")) | {"versions": {"anabranch": version("anabranch"), "jax": "0.10.2"}}
+    kept, key = TrialFolder(tmp_path, {"versions": held["versions"]}), held["key"]
+    kept.put(held)
+    assert kept.get(key) == held
+    assert len(read_trials(tmp_path, held["versions"])) == 1
+    for name, change in changes.items():
+        emptied = {} if change is ... else change
+        held[name] = emptied if name == "key" or change is ... else {**held[name], **emptied}
+    path = tmp_path / f"trials/{key}.json"
+    path.write_text(json.dumps(held))
+    for read in (
+        lambda: kept.get(key),
+        lambda: read_trials(tmp_path, {"anabranch": version("anabranch"), "jax": "0.10.2"}),
+    ):
+        with pytest.raises(DataError, match=rf"{key}\.json: .*{named.format(key=key)}"):
+            read()
+
+
+def test_a_record_under_another_ones_name_is_refused(tmp_path: Path) -> None:
+    kept, held = TrialFolder(tmp_path, {}), sample(load("imnist"))
+    kept.put(held)
+    (tmp_path / f"trials/{held['key']}.json").rename(tmp_path / "trials/another.json")
+    for read in (lambda: kept.get("another"), lambda: read_trials(tmp_path, None)):
+        with pytest.raises(DataError, match=rf"another\.json: .*its key is {held['key']}, not another"):
+            read()
+
+
+def test_a_record_of_an_earlier_version_may_have_had_other_settings(tmp_path: Path) -> None:
+    kept, held = TrialFolder(tmp_path, {}), sample(load("imnist"))
+    held["config"]["no_more"] = 1
+    kept.put(held | {"versions": {"anabranch": "0.1.0"}})
+    assert kept.get(held["key"]) is not None
+    kept.put(held | {"versions": {"anabranch": version("anabranch")}})
+    with pytest.raises(DataError, match="config: no_more: "):
         kept.get(held["key"])
 
 

@@ -56,6 +56,7 @@ class TrialFolder:
 
     def __init__(self, path: Path, common: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> None:
         self.path = path
+        self._versions = common.get("versions")
         manifest, content = path / MANIFEST, json_values({**common, **(about or {})})
         _check_same(manifest, json_values(common), begun=any((path / TRIALS).glob("*.json")))
         with writing("trials", path):
@@ -66,7 +67,8 @@ class TrialFolder:
         """The record of a finished trial, or None. A file that is none at all, such as a half of one, counts as none.
 
         Raises:
-            DataError: where the record lacks something, as one may that was edited.
+            DataError: where the record lacks something, is not of the trial that its file is named after, or is of
+                other versions than the folder, as one may be that was edited or put there.
         """
         file = self.path / TRIALS / f"{key}.json"
         try:
@@ -77,9 +79,9 @@ class TrialFolder:
             raise OutputError(f"{error.filename}: cannot be read ({error.strerror})") from error
         except ValueError:
             return None
-        if not isinstance(record, dict) or record.get("key") != key:
+        if not isinstance(record, dict):
             return None
-        check_record(record, file)
+        check_record(record, file, self._versions)
         return record
 
     def keys(self) -> list[str]:
