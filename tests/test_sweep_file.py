@@ -217,9 +217,18 @@ def test_a_folder_keeps_records_and_takes_a_damaged_one_for_none(tmp_path: Path)
         ({"curve": {"rounds": [1]}}, "curve.run_time_error: Field required"),
         ({"activation_rate": None}, "activation_rate: Input should be a valid list"),
         ({"regret": {"rounds": []}}, "regret.loss: Field required"),
+        ({"bytes_up": []}, "Value error, bytes_up has 0 values, but there are 4"),
+        ({"bytes_down": [1, 2, 3, -4]}, "bytes_down.3: Input should be greater than or equal to 0"),
+        ({"activation_rate": [0.5] * 3}, "Value error, activation_rate has 3 values, but there are 4 clients"),
+        ({"activation_rate": [0.5, 0.5, 0.5, 1.5]}, "activation_rate.3.*: Input should be less than or equal to 1"),
+        ({"accumulated_error": 7}, "accumulated_error: Input should be less than or equal to 1"),
+        ({"run_time_error": float("nan")}, "run_time_error: Input should be "),
+        ({"accumulated_error": None}, "Value error, accumulated_error or run_time_error is null, but diverged is null"),
+        ({"curve": {"rounds": [], "run_time_error": []}}, "Value error, curve has no point, but diverged is null"),
+        ({"curve": {"rounds": [1], "run_time_error": [-0.1]}}, "curve.run_time_error.0: Input should be greater"),
     ],
 )
-def test_a_record_that_lacks_something_is_named_with_what_it_lacks(
+def test_a_record_that_lacks_something_or_cannot_be_is_named_with_what_is_wrong(
     tmp_path: Path, changes: dict[str, Any], named: str
 ) -> None:
     kept, held = TrialFolder(tmp_path, {}), sample(load("imnist"))
@@ -227,6 +236,14 @@ def test_a_record_that_lacks_something_is_named_with_what_it_lacks(
     (tmp_path / f"trials/{held['key']}.json").write_text(json.dumps(edited))
     with pytest.raises(DataError, match=rf"{held['key']}\.json: is not the record of a trial: {named}.* run again$"):
         kept.get(held["key"])
+
+
+def test_a_trial_that_diverged_or_had_no_round_has_no_errors(tmp_path: Path) -> None:
+    kept, held = TrialFolder(tmp_path, {}), sample(load("imnist"))
+    held |= {"accumulated_error": None, "run_time_error": None, "curve": {"rounds": [], "run_time_error": []}}
+    for each in ({"diverged": 0}, {"rounds": 0}):
+        kept.put(held | each)
+        assert kept.get(held["key"]) == held | each
 
 
 @pytest.mark.parametrize(

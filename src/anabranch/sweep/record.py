@@ -15,13 +15,16 @@ from anabranch.sweep.trial import Trial, restored
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """A whole number of which a float can be made."""
 Value = bool | Whole | float | str | None
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Share = Annotated[float, Field(ge=0, le=1)]
+"""An error rate, which is a mean of 0/1 errors, or how often a client was activated."""
 
 
 class CurveFile(BaseModel):
     """The run-time error rate of a trial as it went on."""
 
     rounds: list[Whole]
-    run_time_error: list[float]
+    run_time_error: list[Share]
 
     @model_validator(mode="after")
     def _as_long(self) -> CurveFile:
@@ -55,13 +58,13 @@ class RecordFile(BaseModel):
     key: str
     config: dict[str, Any]
     data: dict[str, DataFile]
-    diverged: Whole | None
-    rounds: Whole
-    accumulated_error: float | None
-    run_time_error: float | None
-    activation_rate: list[float | None]
-    bytes_up: list[Whole]
-    bytes_down: list[Whole]
+    diverged: Count | None
+    rounds: Count
+    accumulated_error: Share | None
+    run_time_error: Share | None
+    activation_rate: list[Share | None]
+    bytes_up: list[Count]
+    bytes_down: list[Count]
     regret: RegretFile | None
     cpu_seconds: FiniteFloat
     wall_seconds: FiniteFloat
@@ -69,6 +72,26 @@ class RecordFile(BaseModel):
     versions: dict[str, Value]
     machine: dict[str, Value] | None = None
     """None in those that were made before records had it."""
+
+    @model_validator(mode="after")
+    def _of_all_clients(self) -> RecordFile:
+        model = self.config.get("model")
+        told = model.get("clients") if isinstance(model, dict) else None
+        for name in ("activation_rate", "bytes_up", "bytes_down"):
+            held, clients = len(getattr(self, name)), told or len(self.bytes_up) or 1
+            if held != clients:
+                raise ValueError(f"{name} has {held} values, but there are {clients} clients")
+        return self
+
+    @model_validator(mode="after")
+    def _with_errors(self) -> RecordFile:
+        """A trial that did not diverge has error rates, as far as it had rounds."""
+        if self.diverged is None and self.rounds:
+            if self.accumulated_error is None or self.run_time_error is None:
+                raise ValueError("accumulated_error or run_time_error is null, but diverged is null too")
+            if not self.curve.rounds:
+                raise ValueError("curve has no point, but diverged is null")
+        return self
 
     @model_validator(mode="after")
     def _of_its_key(self) -> RecordFile:
