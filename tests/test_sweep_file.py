@@ -146,6 +146,12 @@ def test_a_file_may_be_complete_by_itself(tmp_path: Path) -> None:
                 "grid: activation.p: Event has no such setting; it belongs to Random.",
             ],
         ),
+        (
+            "[grid]\nlearning_rate = [0.1, [0.2, 0.1]]\nmodel.clients = [1, 4]",
+            ["learning_rate is [0.2, 0.1], but the model has 5 parties: the server, then 4 clients"],
+        ),
+        ("[grid]\nupdate.window = [100000000000]", ["grid: update.window is 100000000000, but it must be a whole"]),
+        ('[grid]\nupdate = [{nme = "OGD"}]', ["grid: update.nme: DLR has no such setting. Did you mean 'name'?"]),
         ('[grid]\nupdate = ["OGD"]', ['grid: update is "OGD", but it is a section of settings']),
         ('[grid]\nupdate = [{name = "OGD", window = 2}]', ["grid: update.window: OGD has no such setting"]),
         ("rouns = 3\n[grid]\nseed = [1]", ["a.toml: there is no setting or section 'rouns'. Did you mean 'rounds'?"]),
