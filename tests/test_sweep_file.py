@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import math
+import re
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
@@ -88,6 +89,22 @@ def test_tables_of_a_section_vary_together_and_change_its_kind(tmp_path: Path) -
     shown = [", ".join(map(file.label_text, point.labels.values())) for point in swept.points]
     assert shown[-1] == "DLR, window 3, threshold -inf, every 50"
     assert not {"update", "activation", "drift"} & set(swept.common())
+
+
+def test_the_examples_of_the_docs_go_with_the_base_that_they_show(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "docs/sweeps.md").read_text().partition("## Running it")[0]
+    examples = re.findall(r"`([a-z_.]+ = \[.*?\])`", page.partition("Each key of the grid is one of")[2], re.DOTALL)
+    assert len(examples) == 5
+    for example in examples:
+        assert len(configs(written(tmp_path / "a.toml", f'base = "imnist"\n[grid]\n{example}'))) > 1
+
+
+def test_a_section_and_a_setting_of_it_are_not_combined(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.toml", 'base = "imnist"\n[grid]\nupdate.window = [1]\nupdate = [{name = "DLR"}]')
+    with pytest.raises(
+        ConfigError, match=r"a\.toml: not valid TOML: .*such as update and update\.window, which cannot"
+    ):
+        file.read(path)
 
 
 def test_settings_that_come_to_the_same_are_one_trial(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def read(path: str | Path, overrides: Iterable[Override] = ()) -> SweepFile:
     with reading(path, ConfigError):
         if not path.is_file():
             raise ConfigError(f"'{path}' is not a file: a sweep is a TOML file with a section [grid]")
-    own = find_source(path)
+    own = _found(path)
     values = dict(own.values)
     base, grid = values.pop("base", None), values.pop("grid", None)
     grid = _checked(grid, own.where)
@@ -107,6 +107,18 @@ def read(path: str | Path, overrides: Iterable[Override] = ()) -> SweepFile:
     if wrong:
         raise ConfigError("\n".join(wrong))
     return SweepFile(own.name, grid, list(points.values()))
+
+
+def _found(path: Path) -> Source:
+    try:
+        return find_source(path)
+    except ConfigError as error:
+        if "Cannot overwrite" not in str(error):
+            raise
+        raise ConfigError(
+            f"{error}. A key stands there twice, or a section beside a setting of it, such as update and "
+            "update.window, which cannot be combined: put the setting into the section's tables"
+        ) from error
 
 
 def _check_parties(config: Config, where: str) -> None:
