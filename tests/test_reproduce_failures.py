@@ -226,5 +226,15 @@ def test_a_sweep_does_not_go_into_a_reproduction(made_up: Callable[[Fails], None
     Path("rates.toml").write_text('base = "own/rooms.toml"\n[grid]\nseed = [1]\n')
     swept = CliRunner().invoke(app, ["sweep", "rates.toml", "--out", "out"], prog_name="anabranch")
     assert swept.exit_code == 2
-    assert "is not the manifest of such trials (it has no data, settings)" in swept.stderr
+    told = "is not the manifest of such trials (it has no data, settings): it is that of 'anabranch reproduce'"
+    assert told in swept.stderr
     assert Path("out/manifest.json").read_text() == before
+
+
+def test_a_reproduction_does_not_go_into_a_sweep(made_up: Callable[[Fails], None]) -> None:
+    made_up(lambda trial: False)
+    Path("out").mkdir()
+    Path("out/manifest.json").write_text('{"versions": {}, "settings": {}, "data": {}, "grid": {}}')
+    refused = reproduce_("activation")
+    assert refused.exit_code == 2
+    assert "such trials (it has no rounds): it is that of 'anabranch sweep'. Name another folder" in refused.stderr

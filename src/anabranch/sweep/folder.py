@@ -16,6 +16,8 @@ from anabranch.sweep.record import check_record
 from anabranch.sweep.trial import Record
 
 MANIFEST, TRIALS = "manifest.json", "trials"
+WRITERS = {"anabranch sweep": {"versions", "settings", "data"}, "anabranch reproduce": {"versions", "rounds"}}
+"""What each command's manifests say that their trials have in common."""
 
 
 @contextmanager
@@ -122,10 +124,13 @@ def _check_same(manifest: Path, common: Mapping[str, Any], *, begun: bool) -> No
     except OSError as error:
         raise OutputError(f"{manifest}: cannot be read ({error.strerror})") from error
     if not isinstance(held, dict) or not set(common) <= set(held):
-        missing = f" (it has no {', '.join(sorted(set(common) - set(held)))})" if isinstance(held, dict) else ""
+        missing, origin = "", "it is damaged or of something else"
+        if isinstance(held, dict):
+            missing = f" (it has no {', '.join(sorted(set(common) - set(held)))})"
+            writers = [f"it is that of '{name}'" for name, keys in WRITERS.items() if keys <= set(held)]
+            origin = next(iter(writers), origin)
         raise ConfigError(
-            f"{manifest}: is not the manifest of such trials{missing}: it is damaged or of something else. "
-            "Name another folder with --out"
+            f"{manifest}: is not the manifest of such trials{missing}: {origin}. Name another folder with --out"
         )
     if begun and (differing := list(_differing(held, common))):
         raise ConfigError(
