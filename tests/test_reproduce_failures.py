@@ -16,7 +16,9 @@ from anabranch.cli import app
 from anabranch.config import Config
 from anabranch.experiments import check, reproduce
 from anabranch.experiments.costs import ClientCosts
-from anabranch.experiments.study import TUNING_SEED
+from anabranch.experiments.registry import EXPERIMENTS
+from anabranch.experiments.study import TUNING_SEED, Study
+from anabranch.result import versions
 from anabranch.store.lock import locked
 from anabranch.streams import DigitsNotice
 from anabranch.sweep.progress import SweepProgress
@@ -42,7 +44,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Fails]
             records = {}
             for each in trials:
                 if each.key not in failed:
-                    records[each.key] = record(each.config) | {"key": each.key, "data": dict(each.data)}
+                    own = {"key": each.key, "data": dict(each.data), "versions": versions()}
+                    records[each.key] = record(each.config) | own
                     folder.put(records[each.key])
             return Sweep(records, failed)
 
@@ -165,7 +168,7 @@ def test_the_committed_trials_are_compared_with(
     made_up(lambda trial: False)
     assert reproduce_("activated", "--quiet").exit_code == 0
     runs = [run for file in Path("out").glob("*/summary.json") for run in json.loads(file.read_text())["runs"]]
-    committed = {run["key"]: run for run in runs}
+    committed = {run["key"]: json.loads(Path(f"out/trials/{run['key']}.json").read_text()) for run in runs}
     monkeypatch.setattr(check, "reference", lambda: committed)
     done = reproduce_("activated", "--check")
     assert done.exit_code == 0, done.stderr
@@ -180,10 +183,30 @@ def test_the_committed_trials_are_compared_with(
     where = "of setting 2 of 4 clients, seed 1, where 0.003 is allowed"
     assert f"Error: activated: accumulated error: the largest difference is 0.0100, {where}\n" in done.stderr
 
-    committed.clear()
+    monkeypatch.setattr(check, "reference", lambda: {"of another rate": committed[key]})
     done = reproduce_("activated", "--check")
     assert done.exit_code == 3
     assert "activated: nothing to compare: none of its 4 trials is among the committed" in done.stderr
+
+
+def test_a_check_of_what_cannot_be_compared_is_refused_before_anything_is_run(
+    made_up: Callable[[Fails], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_up(lambda trial: False)
+    committed = check.reference()
+    held = next(each for each in committed.values() if each["config"]["stream"]["name"] == "imnist")
+    refused = "Error: --check: nothing to compare with: no committed trial of {} has these rounds (--rounds) and this"
+
+    monkeypatch.setattr(reproduce, "with_data", lambda configs: [Trial(config, held["data"]) for config in configs])
+    done = reproduce_("decay", "window", "--check")
+    assert (done.exit_code, refused.format("decay, window") in done.stderr) == (2, True)
+    other = {"stream": {"sha256": "0" * 64}}
+    monkeypatch.setattr(reproduce, "with_data", lambda configs: [Trial(config, other) for config in configs])
+    done = CliRunner().invoke(app, ["reproduce", "decay", "--out", "out", "--check"])  # of full size
+    assert (done.exit_code, refused.format("decay") in done.stderr) == (2, True)
+    assert not Path("out").exists()
+    runs = EXPERIMENTS["decay"].runs(Study(dry=True))
+    assert check.comparable([Trial(run.config, held["data"]) for run in runs])
 
 
 def test_two_do_not_share_a_folder(made_up: Callable[[Fails], None]) -> None:
@@ -203,5 +226,15 @@ def test_a_sweep_does_not_go_into_a_reproduction(made_up: Callable[[Fails], None
     Path("rates.toml").write_text('base = "own/rooms.toml"\n[grid]\nseed = [1]\n')
     swept = CliRunner().invoke(app, ["sweep", "rates.toml", "--out", "out"], prog_name="anabranch")
     assert swept.exit_code == 2
-    assert "is not the manifest of such trials (it has no data, settings)" in swept.stderr
+    told = "is not the manifest of such trials (it has no data, settings): it is that of 'anabranch reproduce'"
+    assert told in swept.stderr
     assert Path("out/manifest.json").read_text() == before
+
+
+def test_a_reproduction_does_not_go_into_a_sweep(made_up: Callable[[Fails], None]) -> None:
+    made_up(lambda trial: False)
+    Path("out").mkdir()
+    Path("out/manifest.json").write_text('{"versions": {}, "settings": {}, "data": {}, "grid": {}}')
+    refused = reproduce_("activation")
+    assert refused.exit_code == 2
+    assert "such trials (it has no rounds): it is that of 'anabranch sweep'. Name another folder" in refused.stderr

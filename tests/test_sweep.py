@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from typer.testing import CliRunner, Result
 
 import deadly
 from anabranch import cli
+from anabranch.errors import ClusterError
 from anabranch.store.lock import locked
 from anabranch.sweep import backend, folder, parallel
 from anabranch.sweep.backend import Backend
@@ -272,6 +275,34 @@ def test_a_persons_own_files_are_left_alone() -> None:
     assert "Error: . has a best.toml that no sweep wrote there: name another folder with --out" in refused.stderr
     assert sorted(each.name for each in Path().iterdir()) == ["best.toml", "own", "rates.toml"]
     assert Path("best.toml").read_text() == "# mine"
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_sweep_that_lost_its_manifest_is_told_so() -> None:
+    assert anabranch_("sweep", write_sweep("seed = [1]"), "--quiet").exit_code == 0
+    Path("runs/rates/manifest.json").unlink()
+    refused = anabranch_("sweep", "rates.toml")
+    assert refused.exit_code == 2
+    assert "runs/rates has trials but no manifest.json that says of what" in refused.stderr
+
+
+def test_something_else_at_an_address_is_no_dask_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            with contextlib.suppress(OSError):  # until the server is closed
+                while True:
+                    held.append(server.accept()[0])
+                    held[-1].sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+
+        held: list[socket.socket] = []
+        threading.Thread(target=greet, daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        why = f"no Dask cluster at {address}: what answers there is something else than a Dask scheduler"
+        with pytest.raises(ClusterError, match=why), backend.connected(Backend("dask", address)):
+            pass
+        for each in held:
+            each.close()
 
 
 def test_a_best_that_is_none_any_more_is_taken_away() -> None:

@@ -6,6 +6,8 @@ import errno
 import io
 import json
 import math
+import re
+from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from anabranch.cli.trials import TrialsReporter, ranking
 from anabranch.config import Config
 from anabranch.configfile import Override, load
 from anabranch.errors import ConfigError, DataError, OutputError
+from anabranch.report.trials import read_trials
 from anabranch.sweep import backend, estimate, file, folder, progress, table
 from anabranch.sweep.folder import TrialFolder
 from anabranch.sweep.progress import SweepProgress
@@ -88,6 +91,22 @@ def test_tables_of_a_section_vary_together_and_change_its_kind(tmp_path: Path) -
     assert not {"update", "activation", "drift"} & set(swept.common())
 
 
+def test_the_examples_of_the_docs_go_with_the_base_that_they_show(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "docs/sweeps.md").read_text().partition("## Running it")[0]
+    examples = re.findall(r"`([a-z_.]+ = \[.*?\])`", page.partition("Each key of the grid is one of")[2], re.DOTALL)
+    assert len(examples) == 5
+    for example in examples:
+        assert len(configs(written(tmp_path / "a.toml", f'base = "imnist"\n[grid]\n{example}'))) > 1
+
+
+def test_a_section_and_a_setting_of_it_are_not_combined(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.toml", 'base = "imnist"\n[grid]\nupdate.window = [1]\nupdate = [{name = "DLR"}]')
+    with pytest.raises(
+        ConfigError, match=r"a\.toml: not valid TOML: .*such as update and update\.window, which cannot"
+    ):
+        file.read(path)
+
+
 def test_settings_that_come_to_the_same_are_one_trial(tmp_path: Path) -> None:
     path = written(tmp_path / "a.toml", 'base = "imnist"\n[grid]\nseed = [1, 1, 2]\nupdate.window = [10, 10]')
     assert len(configs(path)) == 2
@@ -144,6 +163,12 @@ def test_a_file_may_be_complete_by_itself(tmp_path: Path) -> None:
                 "grid: activation.p: Event has no such setting; it belongs to Random.",
             ],
         ),
+        (
+            "[grid]\nlearning_rate = [0.1, [0.2, 0.1]]\nmodel.clients = [1, 4]",
+            ["learning_rate is [0.2, 0.1], but the model has 5 parties: the server, then 4 clients"],
+        ),
+        ("[grid]\nupdate.window = [100000000000]", ["grid: update.window is 100000000000, but it must be a whole"]),
+        ('[grid]\nupdate = [{nme = "OGD"}]', ["grid: update.nme: DLR has no such setting. Did you mean 'name'?"]),
         ('[grid]\nupdate = ["OGD"]', ['grid: update is "OGD", but it is a section of settings']),
         ('[grid]\nupdate = [{name = "OGD", window = 2}]', ["grid: update.window: OGD has no such setting"]),
         ("rouns = 3\n[grid]\nseed = [1]", ["a.toml: there is no setting or section 'rouns'. Did you mean 'rounds'?"]),
@@ -196,13 +221,13 @@ def test_changes_from_outside_are_for_what_the_grid_leaves_alone(tmp_path: Path)
 
 
 def test_a_folder_keeps_records_and_takes_a_damaged_one_for_none(tmp_path: Path) -> None:
-    kept = TrialFolder(tmp_path, {"versions": {"jax": "1"}})
     held = sample(load("imnist"))
+    kept = TrialFolder(tmp_path, {"versions": held["versions"]})
     key = held["key"]
     kept.put(held)
     assert kept.get(key) == held
     assert kept.get("b") is None
-    for damaged in ("", f'{{"key": "{key}", "rou', '{"key": "b"}', "[]"):
+    for damaged in ("", f'{{"key": "{key}", "rou', "[]"):
         (tmp_path / f"trials/{key}.json").write_text(damaged)
         assert kept.get(key) is None
 
@@ -215,15 +240,83 @@ def test_a_folder_keeps_records_and_takes_a_damaged_one_for_none(tmp_path: Path)
         ({"curve": {"rounds": [1]}}, "curve.run_time_error: Field required"),
         ({"activation_rate": None}, "activation_rate: Input should be a valid list"),
         ({"regret": {"rounds": []}}, "regret.loss: Field required"),
+        ({"bytes_up": []}, "Value error, bytes_up has 0 values, but there are 4"),
+        ({"bytes_down": [1, 2, 3, -4]}, "bytes_down.3: Input should be greater than or equal to 0"),
+        ({"activation_rate": [0.5] * 3}, "Value error, activation_rate has 3 values, but there are 4 clients"),
+        ({"activation_rate": [0.5, 0.5, 0.5, 1.5]}, "activation_rate.3.*: Input should be less than or equal to 1"),
+        ({"accumulated_error": 7}, "accumulated_error: Input should be less than or equal to 1"),
+        ({"run_time_error": float("nan")}, "run_time_error: Input should be "),
+        ({"accumulated_error": None}, "Value error, accumulated_error or run_time_error is null, but diverged is null"),
+        ({"curve": {"rounds": [], "run_time_error": []}}, "Value error, curve has no point, but diverged is null"),
+        ({"curve": {"rounds": [1], "run_time_error": [-0.1]}}, "curve.run_time_error.0: Input should be greater"),
     ],
 )
-def test_a_record_that_lacks_something_is_named_with_what_it_lacks(
+def test_a_record_that_lacks_something_or_cannot_be_is_named_with_what_is_wrong(
     tmp_path: Path, changes: dict[str, Any], named: str
 ) -> None:
     kept, held = TrialFolder(tmp_path, {}), sample(load("imnist"))
     edited = {name: value for name, value in (held | changes).items() if value is not ...}
     (tmp_path / f"trials/{held['key']}.json").write_text(json.dumps(edited))
     with pytest.raises(DataError, match=rf"{held['key']}\.json: is not the record of a trial: {named}.* run again$"):
+        kept.get(held["key"])
+
+
+def test_a_trial_that_diverged_or_had_no_round_has_no_errors(tmp_path: Path) -> None:
+    kept, held = TrialFolder(tmp_path, {}), sample(load("imnist"))
+    held |= {"accumulated_error": None, "run_time_error": None, "curve": {"rounds": [], "run_time_error": []}}
+    for each in ({"diverged": 0}, {"rounds": 0}):
+        kept.put(held | each)
+        assert kept.get(held["key"]) == held | each
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"config": {"rounds": 99}}, "its key is {key}, but that of its config and data is [0-9a-f]{{16}}"),
+        ({"data": {"stream": {"sha256": "0"}}}, "its key is {key}, but that of its config and data is [0-9a-f]{{16}}"),
+        ({"key": "zz"}, "its key is zz, but that of its config and data is {key}"),
+        ({"config": {"rounds": "many"}}, "config: rounds: "),
+        ({"versions": {"jax": "0.4.1"}}, "jax 0.4.1, not 0.10.2"),
+        ({"versions": ...}, "anabranch None, not .*; jax None, not 0.10.2"),
+    ],
+)
+def test_a_record_of_another_trial_or_version_is_refused_and_both_are_named(
+    tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    held = sample(load("imnist")) | {"versions": {"anabranch": version("anabranch"), "jax": "0.10.2"}}
+    kept, key = TrialFolder(tmp_path, {"versions": held["versions"]}), held["key"]
+    kept.put(held)
+    assert kept.get(key) == held
+    assert len(read_trials(tmp_path, held["versions"])) == 1
+    for name, change in changes.items():
+        emptied = {} if change is ... else change
+        held[name] = emptied if name == "key" or change is ... else {**held[name], **emptied}
+    path = tmp_path / f"trials/{key}.json"
+    path.write_text(json.dumps(held))
+    for read in (
+        lambda: kept.get(key),
+        lambda: read_trials(tmp_path, {"anabranch": version("anabranch"), "jax": "0.10.2"}),
+    ):
+        with pytest.raises(DataError, match=rf"{key}\.json: .*{named.format(key=key)}"):
+            read()
+
+
+def test_a_record_under_another_ones_name_is_refused(tmp_path: Path) -> None:
+    kept, held = TrialFolder(tmp_path, {}), sample(load("imnist"))
+    kept.put(held)
+    (tmp_path / f"trials/{held['key']}.json").rename(tmp_path / "trials/another.json")
+    for read in (lambda: kept.get("another"), lambda: read_trials(tmp_path, None)):
+        with pytest.raises(DataError, match=rf"another\.json: .*its key is {held['key']}, not another"):
+            read()
+
+
+def test_a_record_of_an_earlier_version_may_have_had_other_settings(tmp_path: Path) -> None:
+    kept, held = TrialFolder(tmp_path, {}), sample(load("imnist"))
+    held["config"]["no_more"] = 1
+    kept.put(held | {"versions": {"anabranch": "0.1.0"}})
+    assert kept.get(held["key"]) is not None
+    kept.put(held | {"versions": {"anabranch": version("anabranch")}})
+    with pytest.raises(DataError, match="config: no_more: "):
         kept.get(held["key"])
 
 

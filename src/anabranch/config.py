@@ -30,6 +30,11 @@ Threshold = Annotated[float, BeforeValidator(lambda v: float(v) if v in ("inf", 
 # A Literal takes true and 1.0 for 1; nothing is none of them.
 Divisor = Annotated[Literal[1, 2, 4, 7, 14, 28], BeforeValidator(lambda v: v if type(v) is int else None)]
 
+Window = Annotated[
+    int,
+    Field(ge=1, le=10_000_000, description="a whole number of rounds from 1 to 10,000,000 (the window length l)"),
+]
+
 
 class Section(BaseModel):
     """Keys and values that belong together. Unknown keys are refused, and no value is converted silently."""
@@ -175,7 +180,7 @@ class DlrUpdate(Section):
     """Dynamic local regret."""
 
     name: Literal["DLR"]
-    window: int = Field(default=10, ge=1, description="a whole number of rounds of 1 or more (the window length l)")
+    window: Window = 10
     decay: float = Field(
         default=0.95, gt=0, lt=1, description="a number between 0 and 1, both excluded (the attenuation coefficient α)"
     )
@@ -186,7 +191,7 @@ class SlrUpdate(Section):
     """Static local regret."""
 
     name: Literal["SLR"]
-    window: int = Field(default=10, ge=1, description="a whole number of rounds of 1 or more (the window length l)")
+    window: Window = 10
 
 
 class FullActivation(Section):
@@ -290,6 +295,14 @@ class Config(Section):
     def to_toml(self) -> str:
         """The same as a configuration file; `anabranch.configfile.load` reads it back."""
         return tomli_w.dumps(self.to_dict())
+
+    def clients(self) -> int | None:
+        """How many clients the model says that there are."""
+        match self.model:
+            case PhysicsModel():
+                return 2
+            case ImnistModel(clients=clients) | MlpModel(clients=clients) | LinearModel(clients=clients):
+                return clients
 
     def title(self) -> str:
         """The run in a few words.

@@ -294,10 +294,12 @@ def _unknown(problem: _Problem) -> str:
     section, last = problem.key
     settings = problem.record.settings()
     has = f" It has {', '.join(settings)}." if settings else ""
-    homes_of = [name for name, kind in kinds_by_name(section).items() if last in kind.settings()]
+    kinds = kinds_by_name(section)
+    near = [*settings, "name"] if kinds else settings
+    homes_of = [name for name, kind in kinds.items() if last in kind.settings()]
     if homes_of:
         return f"{problem.dotted}: {problem.kind} has no such setting; it belongs to {' and '.join(homes_of)}.{has}"
-    return f"{problem.dotted}: {problem.kind} has no such setting.{_hint(last, settings)}{has}"
+    return f"{problem.dotted}: {problem.kind} has no such setting.{_hint(last, near)}{has}"
 
 
 _WORDINGS: dict[str, Callable[[_Problem], str]] = {

@@ -153,15 +153,6 @@ def _identity(described: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": described["file"], "bytes": described["bytes"], "sha256": described["sha256"]}
 
 
-def _clients(config: Config) -> int | None:
-    """How many clients the model says that there are."""
-    match config.model:
-        case PhysicsModel():
-            return 2
-        case ImnistModel(clients=clients) | MlpModel(clients=clients) | LinearModel(clients=clients):
-            return clients
-
-
 def _build_model(config: Config, stream: Stream) -> SplitModel:
     clients = len(stream.widths)
     if isinstance(config.model, MlpModel | LinearModel) and config.model.clients not in (None, clients):
@@ -192,7 +183,7 @@ def _build_model(config: Config, stream: Stream) -> SplitModel:
 
 
 def _build_stream(config: Config) -> Stream:
-    clients = _clients(config)
+    clients = config.clients()
     match config.stream:
         case ImnistStream(data_dir=data_dir, pool=pool):
             return streams.imnist(seed=config.seed, clients=clients or 4, data_dir=data_dir, pool=pool)

@@ -154,7 +154,7 @@ def _reproduce(
         from anabranch.experiments.reproduce import reproduce
 
         try:
-            done = reproduce(experiments, study, folder, backend, lambda stage: _tell(reporter, stage))
+            done = reproduce(experiments, study, folder, backend, lambda stage: _tell(reporter, stage), to_check=check)
         except (AnabranchError, KeyboardInterrupt) as stop:
             if not reporter.last or not (reporter.last.running or reporter.last.over):
                 raise  # nothing was run yet

@@ -133,12 +133,13 @@ def _look(file: SweepFile, reporter: TrialsReporter, notes: Console) -> list[Tri
 def _opened(file: SweepFile, out: Path, trials: Sequence[Trial]) -> AbstractContextManager[TrialFolder]:
     """The folder, where it holds nothing of its own or trials that go together with these."""
     from anabranch.result import versions
-    from anabranch.sweep.folder import MANIFEST, opened
+    from anabranch.sweep.folder import MANIFEST, TRIALS, opened
     from anabranch.sweep.table import CSV
     from anabranch.sweep.trial import checksums
 
     others = [name for name in (CSV, BEST) if (out / name).exists()]
-    if others and not (out / MANIFEST).exists():  # a person's own, which would be overwritten
+    swept = (out / MANIFEST).exists() or any((out / TRIALS).glob("*.json"))
+    if others and not swept:  # a person's own, which would be overwritten
         raise ConfigError(
             f"{out} has a {' and a '.join(others)} that no sweep wrote there: name another folder with --out"
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from anabranch.sweep.trial import Record
+from anabranch.sweep.trial import Record, Trial, checksums
 
 FILE = "trials.jsonl"
 """The records of the committed trials, one a line."""
@@ -48,6 +48,16 @@ class Check(NamedTuple):
     def passed(self) -> bool:
         """Whether trials were compared, and none differs by more than is allowed."""
         return self.compared > 0 and all(each.allowed for each in self.differences)
+
+
+def comparable(trials: Sequence[Trial]) -> bool:
+    """Whether a committed trial has the rounds and the data of one of these: what is known before any is tuned."""
+    held = {_size(record["config"], record["data"]) for record in reference().values()}
+    return any(_size(trial.config.model_dump(), trial.data) in held for trial in trials)
+
+
+def _size(config: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[Any, ...]:
+    return config["stream"]["name"], config["rounds"], *sorted(checksums(data).items())
 
 
 def check(summary: Mapping[str, Any]) -> Check:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from anabranch.config import Config
 from anabranch.errors import ConfigError
 from anabranch.experiments import summary
+from anabranch.experiments.check import comparable
 from anabranch.experiments.costs import ClientCosts
 from anabranch.experiments.experiment import Experiment, Run, rows_of
 from anabranch.experiments.registry import EXPERIMENTS
@@ -63,20 +64,42 @@ def reproduce(
     folder: Path,
     backend: Backend,
     progress: Callable[[Stage], None] = lambda stage: None,
+    *,
+    to_check: bool = False,
 ) -> Reproduced:
     """Makes the tables and pictures of the experiments, in ``folder``; trials that are there are not run again.
 
+    Args:
+        experiments: what to make.
+        study: how large they are, and their data.
+        folder: where trials are kept and results are written.
+        backend: where trials run.
+        progress: called as it goes on.
+        to_check: whether the results are for `anabranch.experiments.check`.
+
     Raises:
         ConfigError: where the folder holds results of other versions or data or of another size, or another process
-            uses it.
+            uses it, or none of the committed results could be compared with those of an experiment ``to_check``.
         DataError: where data is missing or broken.
         OutputError: where something cannot be written.
     """
     progress(Stage("reading data", None))
     study = with_rows(study, experiments)
+    if to_check:
+        _check_comparable(experiments, study)
     common = {"versions": versions(), "rounds": study.rounds}
     with opened(folder, common, {"seeds": study.seeds}) as kept:
         return _reproduce(experiments, study, _Work(kept, backend, progress))
+
+
+def _check_comparable(experiments: Sequence[Experiment], study: Study) -> None:
+    dry = replace(study, dry=True)
+    runs = {each.name: each.runs(dry) for each in experiments}
+    if unlike := [name for name in runs if not comparable(with_data([run.config for run in runs[name]]))]:
+        raise ConfigError(
+            f"--check: nothing to compare with: no committed trial of {', '.join(unlike)} has these rounds (--rounds) "
+            "and this data"
+        )
 
 
 def _reproduce(experiments: Sequence[Experiment], study: Study, work: _Work) -> Reproduced:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import RootModel
+from pydantic import BaseModel, ConfigDict
 
 from anabranch.report.drawing import MOST_LINES, draw_curves
 from anabranch.report.formats import is_number, joined, machines_text, mean, megabytes, text
@@ -28,8 +28,12 @@ FORMATS = {
 }
 
 
-class ManifestFile(RootModel[dict[str, Any]]):
+class ManifestFile(BaseModel):
     """A ``manifest.json``: what the trials have in common."""
+
+    model_config = ConfigDict(extra="allow")
+    versions: dict[str, Value] | None = None
+    """None where whoever ran the trials, in Python, did not say that they have them in common."""
 
 
 def sweep_part(folder: Path, place: Path) -> Part:
@@ -42,15 +46,15 @@ def sweep_part(folder: Path, place: Path) -> Part:
     Raises:
         DataError: where a file is damaged.
     """
-    manifest = read_json(place / MANIFEST, ManifestFile, WRITER).root
-    trials = read_trials(place)
+    manifest = read_json(place / MANIFEST, ManifestFile, WRITER)
+    trials = read_trials(place, manifest.versions)
     failures = read_failures(place, trials)
     blocks: list[Table | Picture] = []
     if trials:
         blocks += _ranking(trials)
     if failures:
         blocks.append(_failed(failures))
-    facts = _facts(trials, manifest)
+    facts = _facts(trials, manifest.model_dump(exclude_unset=True))
     return Part(
         relative(place, folder),
         "Sweep" if place == folder else f"Sweep: {relative(place, folder)}",

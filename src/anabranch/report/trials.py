@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from anabranch.report.formats import mean
 from anabranch.report.reading import damaged, flat, read_bytes, read_json
 from anabranch.sweep.folder import TRIALS
-from anabranch.sweep.record import RecordFile, Value
+from anabranch.sweep.record import RecordFile, Value, check_origin
 from anabranch.sweep.table import CSV, NUMBERS
 
 WRITER = "anabranch sweep"
@@ -73,14 +73,21 @@ class Group:
         return {"rounds": self.trials[0].curve.rounds[:points], "run_time_error": [mean(each) for each in columns]}
 
 
-def read_trials(place: Path) -> list[TrialFile]:
+def read_trials(place: Path, versions: Mapping[str, Value] | None) -> list[TrialFile]:
     """The records of the finished trials, the best first.
 
+    Args:
+        place: the folder of the sweep.
+        versions: what its manifest says that all are of, where it does.
+
     Raises:
-        DataError: where one of them is damaged.
+        DataError: where one of them is damaged, or is not of these versions.
     """
-    files = (place / TRIALS).glob("*.json")
-    return sorted((read_json(file, TrialFile, WRITER) for file in files), key=lambda trial: trial.rank)
+    trials = []
+    for file in (place / TRIALS).glob("*.json"):
+        trials.append(read_json(file, TrialFile, WRITER))
+        check_origin(trials[-1], file, versions)
+    return sorted(trials, key=lambda trial: trial.rank)
 
 
 def grouped(trials: Sequence[TrialFile]) -> list[Group]:

@@ -136,7 +136,10 @@ def _try_to_join(kind: str, how: str, address: str) -> None:
             raise ClusterError(f"no {kind} cluster answers at {address} ({error.strerror or error})") from error
     try:
         tried = subprocess.run(
-            [sys.executable, "-c", _TRY.format(how=how), address], capture_output=True, text=True, timeout=JOIN_SECONDS
+            [sys.executable, "-c", _TRY.format(how=how, kind=kind), address],
+            capture_output=True,
+            text=True,
+            timeout=JOIN_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
         raise ClusterError(f"no {kind} cluster at {address}, after trying for {JOIN_SECONDS:.0f} s") from error
@@ -148,10 +151,13 @@ def _try_to_join(kind: str, how: str, address: str) -> None:
 
 
 _TRY = """
-import os, sys
+import os, struct, sys
 address = sys.argv[1]
 try:
     {how}
+except (MemoryError, struct.error):  # another protocol's bytes were read as lengths
+    print("what answers there is something else than a {kind} scheduler", flush=True)
+    os._exit(1)
 except Exception as error:
     print(*str(error).splitlines()[:1], flush=True)
     os._exit(1)

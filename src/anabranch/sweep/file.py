@@ -81,7 +81,7 @@ def read(path: str | Path, overrides: Iterable[Override] = ()) -> SweepFile:
     with reading(path, ConfigError):
         if not path.is_file():
             raise ConfigError(f"'{path}' is not a file: a sweep is a TOML file with a section [grid]")
-    own = find_source(path)
+    own = _found(path)
     values = dict(own.values)
     base, grid = values.pop("base", None), values.pop("grid", None)
     grid = _checked(grid, own.where)
@@ -99,6 +99,7 @@ def read(path: str | Path, overrides: Iterable[Override] = ()) -> SweepFile:
         varied = [each for key, value in labels.items() for each in _overrides(key, value, own)]
         try:
             config = load(settings, [*given, *varied])
+            _check_parties(config, own.where)
         except ConfigError as error:
             wrong |= dict.fromkeys(str(error).splitlines())
         else:
@@ -106,6 +107,28 @@ def read(path: str | Path, overrides: Iterable[Override] = ()) -> SweepFile:
     if wrong:
         raise ConfigError("\n".join(wrong))
     return SweepFile(own.name, grid, list(points.values()))
+
+
+def _found(path: Path) -> Source:
+    try:
+        return find_source(path)
+    except ConfigError as error:
+        if "Cannot overwrite" not in str(error):
+            raise
+        raise ConfigError(
+            f"{error}. A key stands there twice, or a section beside a setting of it, such as update and "
+            "update.window, which cannot be combined: put the setting into the section's tables"
+        ) from error
+
+
+def _check_parties(config: Config, where: str) -> None:
+    """Whether there is a learning rate for each party, where the model says how many there are."""
+    rates, clients = config.learning_rate, config.clients()
+    if isinstance(rates, tuple) and clients is not None and len(rates) != clients + 1:
+        raise ConfigError(
+            f"{where}: learning_rate is {value_text(rates)}, but the model has {clients + 1} parties: the server, then "
+            f"{clients} clients"
+        )
 
 
 def _overlap(one: Key, other: Key) -> bool:

@@ -16,6 +16,8 @@ from anabranch.sweep.record import check_record
 from anabranch.sweep.trial import Record
 
 MANIFEST, TRIALS = "manifest.json", "trials"
+WRITERS = {"anabranch sweep": {"versions", "settings", "data"}, "anabranch reproduce": {"versions", "rounds"}}
+"""What each command's manifests say that their trials have in common."""
 
 
 @contextmanager
@@ -56,6 +58,7 @@ class TrialFolder:
 
     def __init__(self, path: Path, common: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> None:
         self.path = path
+        self._versions = common.get("versions")
         manifest, content = path / MANIFEST, json_values({**common, **(about or {})})
         _check_same(manifest, json_values(common), begun=any((path / TRIALS).glob("*.json")))
         with writing("trials", path):
@@ -66,7 +69,8 @@ class TrialFolder:
         """The record of a finished trial, or None. A file that is none at all, such as a half of one, counts as none.
 
         Raises:
-            DataError: where the record lacks something, as one may that was edited.
+            DataError: where the record lacks something, is not of the trial that its file is named after, or is of
+                other versions than the folder, as one may be that was edited or put there.
         """
         file = self.path / TRIALS / f"{key}.json"
         try:
@@ -77,9 +81,9 @@ class TrialFolder:
             raise OutputError(f"{error.filename}: cannot be read ({error.strerror})") from error
         except ValueError:
             return None
-        if not isinstance(record, dict) or record.get("key") != key:
+        if not isinstance(record, dict):
             return None
-        check_record(record, file)
+        check_record(record, file, self._versions)
         return record
 
     def keys(self) -> list[str]:
@@ -120,10 +124,13 @@ def _check_same(manifest: Path, common: Mapping[str, Any], *, begun: bool) -> No
     except OSError as error:
         raise OutputError(f"{manifest}: cannot be read ({error.strerror})") from error
     if not isinstance(held, dict) or not set(common) <= set(held):
-        missing = f" (it has no {', '.join(sorted(set(common) - set(held)))})" if isinstance(held, dict) else ""
+        missing, origin = "", "it is damaged or of something else"
+        if isinstance(held, dict):
+            missing = f" (it has no {', '.join(sorted(set(common) - set(held)))})"
+            writers = [f"it is that of '{name}'" for name, keys in WRITERS.items() if keys <= set(held)]
+            origin = next(iter(writers), origin)
         raise ConfigError(
-            f"{manifest}: is not the manifest of such trials{missing}: it is damaged or of something else. "
-            "Name another folder with --out"
+            f"{manifest}: is not the manifest of such trials{missing}: {origin}. Name another folder with --out"
         )
     if begun and (differing := list(_differing(held, common))):
         raise ConfigError(

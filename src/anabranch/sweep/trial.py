@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from anabranch.config import Config, SlrUpdate
+from anabranch.config import Config, SlrUpdate, kinds_by_name
 from anabranch.errors import ConfigError, DataError, Diverged
 from anabranch.files import json_values
 from anabranch.output import untimed
@@ -78,6 +78,22 @@ def portable(config: Config, *, exclude_none: bool = True, **how: Any) -> dict[s
             for path in PATHS:
                 section.pop(path, None)
     return values
+
+
+def restored(settings: Mapping[str, Any]) -> Config:
+    """What `portable` made these of; a file that must be named has a name of no meaning.
+
+    Raises:
+        ValidationError: where they are not the settings of a run.
+    """
+    values = dict(settings)
+    for section in ("stream", "activation"):
+        held = values.get(section)
+        if isinstance(held, dict):
+            kind = kinds_by_name(section).get(str(held.get("name")))
+            if kind is not None and "path" in kind.settings() and kind.model_fields["path"].is_required():
+                values[section] = {**held, "path": "-"}
+    return Config.model_validate_json(json.dumps(values))
 
 
 def checksums(data: Mapping[str, Any]) -> dict[str, str]:
