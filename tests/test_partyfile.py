@@ -250,7 +250,7 @@ WRONG_SERVER = [
     ('name = "mlp"\n', "", 'model.name is missing; it must be "mlp" or "linear"'),
     ("hidden = [4]", "hidden = [0]", "model.hidden[1] is 0, but it must be"),
     ("classes = 2", "clases = 2", "model: there is no setting 'clases'. Did you mean 'classes'?"),
-    ('name = "DLR"', 'name = "DLR"\nwindow = 0', "update.window is 0, but it must be a whole number of rounds from 1 to 10,000,000"),
+    ('name = "DLR"', 'name = "DLR"\nwindow = 0', "update.window is 0, but it must be a whole number of rounds from 1"),
     ("embedding = 3", "embeding = 3", "clients[1]: there is no setting 'embeding'. Did you mean 'embedding'?"),
     ("embedding = 3", "embedding = 0", "clients[2].embedding is 0, but it must be a whole number of 1 or more"),
     ('name = "bank"', 'name = "bank"\nmissing = "men"', "clients[1].missing: missing is 'men', but it is wait, last N"),
