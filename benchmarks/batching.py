@@ -14,9 +14,9 @@ import jax
 import numpy as np
 
 import anabranch as ab
-from anabranch.batch import Batch, Feed
-from anabranch.loop import Loop
-from anabranch.prepared import Prepared, prepare
+from anabranch.simulation.batch import Batch, Feed
+from anabranch.simulation.loop import Loop
+from anabranch.simulation.run_setup import Prepared, prepare
 
 UPDATES = {"OGD": ab.OGD(), "DLR, l = 10": ab.DLR(10), "SLR, l = 10": ab.SLR(10)}
 TRIALS = (1, 4, 16)

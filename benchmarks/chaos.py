@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from anabranch import output
-from anabranch.configfile import Override, find_source, load
-from anabranch.net import assemble
-from anabranch.net.up import LocalFederation, Party, collect
-from anabranch.output import FILES
-from anabranch.runner import run as simulated
+from anabranch.config.build import run as simulated
+from anabranch.config.load import Override, find_source, load
+from anabranch.parties import assemble
+from anabranch.parties.local_federation import LocalFederation, Party, collect
+from anabranch.simulation import output
+from anabranch.simulation.output import FILES
 
 BROKER = "nats-server"
 PATIENCE = 300.0

@@ -12,9 +12,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from anabranch.experiments import check
-from anabranch.experiments.summary import SUMMARY
-from anabranch.files import replace_file, to_json
+from anabranch.paper import check
+from anabranch.paper.summary import SUMMARY
+from anabranch.storage.files import replace_file, to_json
 from anabranch.sweep.folder import TRIALS, to_line
 from anabranch.sweep.record import check_record
 

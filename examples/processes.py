@@ -19,9 +19,9 @@ from typing import IO, Any
 import numpy as np
 import tomli_w
 
-from anabranch.net.broker import LocalBroker
-from anabranch.net.serverconf import ServerConf
-from anabranch.sources.names import write_key
+from anabranch.broker.local import LocalBroker
+from anabranch.broker.nats_conf import ServerConf
+from anabranch.storage.event_ids import write_key
 from baselines import Errors
 
 PATIENCE = 300.0

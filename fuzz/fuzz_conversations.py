@@ -30,12 +30,12 @@ with atheris.instrument_imports(
 ):
     from anabranch.protocol import messages as m
     from anabranch.protocol.actions import Note, Played, Predicted, Send, Stop
-    from anabranch.protocol.client import ClientConversation
+    from anabranch.protocol.client.conversation import ClientConversation
     from anabranch.protocol.codec import LARGEST, decode, encode
-    from anabranch.protocol.missing import Last, Mean, Skip, Wait, Zero
-    from anabranch.protocol.opened import Late, Stored
-    from anabranch.protocol.seat import Expected
-    from anabranch.protocol.server import ServerConversation
+    from anabranch.protocol.server.client_session import Expected
+    from anabranch.protocol.server.conversation import ServerConversation
+    from anabranch.protocol.server.missing import Last, Mean, Skip, Wait, Zero
+    from anabranch.protocol.server.pending_rounds import Late, Stored
     from anabranch.protocol.terms import Terms
 
 import ml_dtypes
@@ -43,9 +43,9 @@ import numpy as np
 from fuzz_codec import seeds
 from standins import CLIENTS, ROWS, WIDTH, Client, Server
 
+from anabranch.core.party import Rule
+from anabranch.core.updates import OGD, SLR
 from anabranch.errors import MessageError
-from anabranch.party import Rule
-from anabranch.updates import OGD, SLR
 
 DTYPES = [np.bool_, np.float32, np.float16, ml_dtypes.bfloat16, np.float64]
 NUMBERS = [-(2**63), -2, -1, 0, 1, 2, 3, 2**31 - 2, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1]

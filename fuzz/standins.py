@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from anabranch.compute import Stepped
-from anabranch.party import Rule
+from anabranch.core.party import Rule
+from anabranch.core.party_programs import Stepped
 
 CLIENTS, WIDTH, ROWS = 2, 3, 2
 
@@ -32,7 +32,7 @@ class Compute:
 
 
 class Server(Compute):
-    """In place of `anabranch.compute.ServerCompute`."""
+    """In place of `anabranch.core.party_programs.ServerCompute`."""
 
     def step(self, embeddings: Any, labels: Any, factor: float = 1.0) -> Stepped:
         self._check(embeddings, CLIENTS * WIDTH)
@@ -56,7 +56,7 @@ class Server(Compute):
 
 
 class Client(Compute):
-    """In place of `anabranch.compute.ClientCompute`."""
+    """In place of `anabranch.core.party_programs.ClientCompute`."""
 
     def encode(self, rounds: Any, x: Any) -> tuple[Any, list[Any]]:
         assert 1 <= len(rounds) == len(x) <= self.block

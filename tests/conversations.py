@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anabranch.compute import ClientCompute, Rate, ServerCompute
+from anabranch.core.party_programs import ClientCompute, Rate, ServerCompute
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Send
 from federations import Setting, sent, trained

@@ -13,18 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 
 import anabranch as ab
-from anabranch.compute import ClientCompute, Rate, ServerCompute
-from anabranch.drifts import Detect, Watch
-from anabranch.layers import MLP
-from anabranch.party import Rule
+from anabranch.core.layers import MLP
+from anabranch.core.party import Rule
+from anabranch.core.party_programs import ClientCompute, Rate, ServerCompute
 from anabranch.protocol.actions import Action, Played, Send
-from anabranch.protocol.client import ClientConversation
+from anabranch.protocol.client.conversation import ClientConversation
 from anabranch.protocol.memory import InMemory
 from anabranch.protocol.messages import Record
-from anabranch.protocol.missing import Policy, Wait
-from anabranch.protocol.seat import Expected
-from anabranch.protocol.server import ServerConversation
+from anabranch.protocol.server.client_session import Expected
+from anabranch.protocol.server.conversation import ServerConversation
+from anabranch.protocol.server.missing import Policy, Wait
 from anabranch.protocol.terms import Terms, terms_of
+from anabranch.simulation.drift_detection import Detect, Watch
 from problems import bits
 
 CLASSES = 3

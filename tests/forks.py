@@ -154,7 +154,7 @@ if __name__ == "__main__":
 
     from anabranch import display  # noqa: F401
     from anabranch.cli import main
-    from anabranch.net import logs, serve  # noqa: F401
+    from anabranch.parties import run_party as serve  # noqa: F401
 
     assert len([*Path("/proc/self/task").iterdir()]) == 1
     _serve(socket.socket(fileno=int(sys.argv[1])))

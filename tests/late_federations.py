@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 import anabranch as ab
-from anabranch.compute import ClientCompute, Rate, ServerCompute
+from anabranch.core.party_programs import ClientCompute, Rate, ServerCompute
 from anabranch.protocol.actions import Predicted
-from anabranch.protocol.inputs import InputsInMemory
-from anabranch.protocol.opened import Late, Stored
+from anabranch.protocol.client.inputs import InputsInMemory
+from anabranch.protocol.server.pending_rounds import Late, Stored
 from federations import Chaos, Setting, name
 from problems import bits
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import nats
 from nats.aio.client import Client
 
-from anabranch.net.broker import LocalBroker
-from anabranch.net.serverconf import ServerConf
+from anabranch.broker.local import LocalBroker
+from anabranch.broker.nats_conf import ServerConf
 
 
 @dataclass(frozen=True)

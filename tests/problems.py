@@ -12,7 +12,7 @@ import numpy as np
 
 import anabranch as ab
 import reference
-from anabranch.layers import MLP
+from anabranch.core.layers import MLP
 from anabranch.streams.base import Stream
 
 

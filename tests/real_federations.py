@@ -16,16 +16,18 @@ import jax
 import numpy as np
 import tomli_w
 
-from anabranch.config import Config
-from anabranch.configfile import find_source, load
-from anabranch.net import assemble, keys, partyfile
-from anabranch.net.broker import LocalBroker
-from anabranch.net.credentials import Credentials, public_nkey
-from anabranch.net.serverconf import ServerConf, Tls, party_users
-from anabranch.net.up import collect
+from anabranch.broker import keys
+from anabranch.broker.credentials import Credentials, public_nkey
+from anabranch.broker.local import LocalBroker
+from anabranch.broker.nats_conf import ServerConf, Tls, party_users
+from anabranch.config import party as partyfile
+from anabranch.config.build import run as simulated
+from anabranch.config.load import find_source, load
+from anabranch.config.run import Config
+from anabranch.parties import assemble
+from anabranch.parties.local_federation import collect
 from anabranch.protocol.terms import Terms, terms_of
-from anabranch.result import Result
-from anabranch.runner import run as simulated
+from anabranch.simulation.result import Result
 from forks import Forked
 from patience import PATIENCE, wait_for
 

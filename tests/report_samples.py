@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from anabranch.config import Config
-from anabranch.experiments import summary
-from anabranch.experiments.experiment import Run, rows_of
-from anabranch.experiments.registry import EXPERIMENTS
-from anabranch.experiments.study import Study
-from anabranch.experiments.tuning import choose, present_tuning, tuned_pairs, tuning_runs
+from anabranch.config.run import Config
+from anabranch.paper import summary
+from anabranch.paper.experiment import Run, rows_of
+from anabranch.paper.registry import EXPERIMENTS
+from anabranch.paper.study import Study
+from anabranch.paper.tuning import choose, present_tuning, tuned_pairs, tuning_runs
 from anabranch.sweep.folder import TrialFolder
 from anabranch.sweep.trial import Record, Trial, portable
 

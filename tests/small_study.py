@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from anabranch.cli import main
-from anabranch.config import Config
-from anabranch.experiments import main_table, study
+from anabranch.config.run import Config
+from anabranch.paper import main_table, study
 
 WINDOW, EMBEDDING = 2, 16
 POOL = 4

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from anabranch.configfile import load
+from anabranch.config.load import load
 from anabranch.sweep import batched, run
 from anabranch.sweep.batched import run_batched
 from anabranch.sweep.data import with_data

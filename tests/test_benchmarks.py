@@ -11,8 +11,8 @@ from benchmarks import net
 from fuzz import standins
 
 import anabranch as ab
-from anabranch.compute import ClientCompute, Rate, ServerCompute
-from anabranch.net.broker import LocalBroker
+from anabranch.broker.local import LocalBroker
+from anabranch.core.party_programs import ClientCompute, Rate, ServerCompute
 from federations import Setting
 from small_runs import write_digits
 

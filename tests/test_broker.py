@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.broker import local as module
+from anabranch.broker.connect import connect
+from anabranch.broker.credentials import Credentials
+from anabranch.broker.local import LocalBroker, find_binary
+from anabranch.broker.nats_conf import ServerConf
 from anabranch.errors import ConfigError, ConnectError
-from anabranch.net import broker as module
-from anabranch.net.broker import LocalBroker, find_binary
-from anabranch.net.connecting import connect
-from anabranch.net.credentials import Credentials
-from anabranch.net.serverconf import ServerConf
 from patience import wait_for
 
 
@@ -94,7 +94,7 @@ def test_a_killed_broker_comes_back_on_its_port_and_parties_reconnect(tmp_path: 
 def test_it_ends_with_its_parent_but_is_not_of_its_group(tmp_path: Path) -> None:
     program = f"""
 import asyncio, sys
-from anabranch.net.broker import LocalBroker
+from anabranch.broker.local import LocalBroker
 async def main():
     async with LocalBroker({str(tmp_path)!r}) as broker:
         print(broker.pid, flush=True)

@@ -23,13 +23,15 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner, Result
 
 import anabranch as ab
-from anabranch import cli, display, models, output
+from anabranch import cli, display
 from anabranch.cli import common
 from anabranch.cli.common import STOPPED, WRONG, errors
-from anabranch.configfile import load, preset_text
+from anabranch.config.load import load, preset_text
+from anabranch.core import models
 from anabranch.errors import DataError
-from anabranch.output import FILES
-from anabranch.protocol.missing import Last, Wait
+from anabranch.protocol.server.missing import Last, Wait
+from anabranch.simulation import output
+from anabranch.simulation.output import FILES
 from anabranch.streams import digits
 from small_runs import SMALL_MODEL, write_digits, write_rooms
 
@@ -284,7 +286,9 @@ def test_ctrl_c_after_the_last_round_leaves_only_the_clients_seconds_out(
 
 
 def test_ctrl_c_after_an_error_says_both(rooms: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.output.untimed", lambda result: press_ctrl_c(1) or replace(result, _measure=None))
+    monkeypatch.setattr(
+        "anabranch.simulation.output.untimed", lambda result: press_ctrl_c(1) or replace(result, _measure=None)
+    )
     done = anabranch_("run", rooms, "--set", "learning_rate=1e30", "--out", "here", "--quiet")
     assert done.exit_code == 130
     assert "rounds before it are in here" in done.stderr
@@ -316,7 +320,7 @@ def test_ctrl_c_before_the_first_round_writes_nothing(rooms: str, monkeypatch: p
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("anabranch.runner.build", interrupted)
+    monkeypatch.setattr("anabranch.config.build.build", interrupted)
     done = anabranch_("run", rooms, "--out", "here")
     assert done.exit_code == 130
     assert done.stderr == "Error: interrupted before a result was written\n"
@@ -449,7 +453,7 @@ def test_ctrl_c_in_the_middle_of_an_import_is_no_traceback():
     ("module", "arguments", "code", "said"),
     [
         ("typer", ["up", "imnist"], 130, ""),
-        ("anabranch.configfile", ["up", "imnist"], 130, "Error: interrupted before a result was written\n"),
+        ("anabranch.config.load", ["up", "imnist"], 130, "Error: interrupted before a result was written\n"),
         ("anabranch.net", ["client", "bank.toml"], 0, "Note: left\n"),
     ],
     ids=["before the command is known", "up", "a party"],

@@ -10,14 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from anabranch.broker.credentials import Credentials
 from anabranch.errors import RefusedError
-from anabranch.net import client as net_client
-from anabranch.net.client import HELLO_EVERY, ClientParty
-from anabranch.net.credentials import Credentials
+from anabranch.federation import client as net_client
+from anabranch.federation.client import HELLO_EVERY, ClientParty
 from anabranch.protocol import messages as m
-from anabranch.protocol.client import OTHERS
+from anabranch.protocol.client.conversation import OTHERS
 from anabranch.protocol.codec import encode
-from anabranch.store import checkpoint
+from anabranch.storage import checkpoint
 from conversations import answered, heard, joined
 from federations import Setting, name, sent
 

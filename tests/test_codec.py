@@ -17,7 +17,7 @@ from anabranch.errors import MessageError
 from anabranch.protocol import messages as m
 from anabranch.protocol.codec import FORMS, LARGEST, LONGEST_EVENT, MAGIC, decode, encode
 from anabranch.protocol.terms import VERSION, Terms
-from anabranch.store.roundlog import RECORD_BYTES
+from anabranch.storage.round_log import RECORD_BYTES
 
 DTYPES = [np.dtype(each) for each in (np.bool_, np.float32, np.float16, ml_dtypes.bfloat16, np.float64)]
 ROUNDS = st.integers(-(2**63), 2**63 - 1)

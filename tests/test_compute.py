@@ -6,10 +6,18 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.compute import ClientCompute, Rate, ServerCompute, State, _client_passes, from_arrays, to_arrays
-from anabranch.loop import LearningRates
-from anabranch.net.api import _TellingCompute
-from anabranch.party import TROUBLES
+from anabranch.core.party import TROUBLES
+from anabranch.core.party_programs import (
+    ClientCompute,
+    Rate,
+    ServerCompute,
+    State,
+    _client_passes,
+    from_arrays,
+    to_arrays,
+)
+from anabranch.parties.api import _TellingCompute
+from anabranch.simulation.loop import LearningRates
 from federations import UPDATES, Setting
 
 ROUNDS = 40
@@ -187,7 +195,7 @@ def test_a_client_that_was_passive_for_long_has_pushed_all_the_zeros(monkeypatch
     v = embeddings(ab.OGD(), E) / 10
 
     def stepped(update, rounds, far):
-        monkeypatch.setattr("anabranch.compute.FAR", far)
+        monkeypatch.setattr("anabranch.core.party_programs.FAR", far)
         compute = client(update, 8)
         _, pending = compute.encode(np.array(rounds, np.int32), FEATURES[: len(rounds)])
         compute.step(np.array(rounds, np.int32), pending, v[: len(rounds)])
@@ -208,7 +216,7 @@ def test_a_client_that_was_passive_for_long_has_pushed_all_the_zeros(monkeypatch
 
 
 def test_each_step_is_remembered_once_after_long_passive_times_too(monkeypatch):
-    monkeypatch.setattr("anabranch.compute.FAR", 16)
+    monkeypatch.setattr("anabranch.core.party_programs.FAR", 16)
     rounds = np.array([0, 3, 400, 401, 420, 430, 500, 501], np.int32)
     setting = Setting(ab.OGD())
     compute = _TellingCompute(setting.rule, setting.model.clients[0], setting.widths[0], Rate(0.1), 8)

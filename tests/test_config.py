@@ -12,9 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 import anabranch as ab
-from anabranch import runner
-from anabranch.config import KINDS, Config, Scale, Section
-from anabranch.configfile import PRESETS, Override, find_source, load, parse_override, preset_text
+from anabranch.config import build as runner
+from anabranch.config.load import PRESETS, Override, find_source, load, parse_override, preset_text
+from anabranch.config.run import KINDS, Config, Scale, Section
 from small_runs import SMALL_MODEL, write_digits, write_rooms
 
 

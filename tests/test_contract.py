@@ -12,11 +12,11 @@ import pytest
 
 import anabranch as ab
 import anabranch.net
-from anabranch.activation import Activation
-from anabranch.gradients import dense
+from anabranch.core.activation import Activation
+from anabranch.core.gradients import dense
+from anabranch.core.updates import Update
 from anabranch.streams.base import Block, Stream
 from anabranch.streams.digits import make_digits
-from anabranch.updates import Update
 from problems import bits, filled
 
 ROUNDS = 120

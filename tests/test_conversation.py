@@ -11,14 +11,14 @@ import pytest
 
 import anabranch as ab
 from anabranch.errors import ConfigError
-from anabranch.protocol import client as client_side
 from anabranch.protocol import messages as m
-from anabranch.protocol import server as server_side
 from anabranch.protocol.actions import Note
-from anabranch.protocol.inputs import InputsInMemory
-from anabranch.protocol.missing import Wait, Zero
-from anabranch.protocol.seat import Sent
-from anabranch.store import load, save
+from anabranch.protocol.client import conversation as client_side
+from anabranch.protocol.client.inputs import InputsInMemory
+from anabranch.protocol.server import conversation as server_side
+from anabranch.protocol.server.client_session import Sent
+from anabranch.protocol.server.missing import Wait, Zero
+from anabranch.storage.checkpoint import load, save
 from conversations import answer, check_same, check_steps, hello_of, joined, play
 from federations import UNEQUAL, UPDATES, Chaos, Setting, name, noted, sent
 

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.net.client import AHEAD
-from anabranch.protocol import client as client_side
+from anabranch.federation.client import AHEAD
 from anabranch.protocol import messages as m
-from anabranch.protocol import server as conversation
 from anabranch.protocol.actions import Note, Played, Send, Stop
+from anabranch.protocol.client import conversation as client_side
 from anabranch.protocol.memory import InMemory
-from anabranch.protocol.missing import HOW, Skip, Wait, Zero
-from anabranch.protocol.opened import Late, Stored
-from anabranch.sources.kept import KeptInputs
+from anabranch.protocol.server import conversation
+from anabranch.protocol.server.missing import HOW, Skip, Wait, Zero
+from anabranch.protocol.server.pending_rounds import Late, Stored
+from anabranch.storage.feature_store import KeptInputs
 from conversations import answer, answered, check_same, check_steps, heard, hello_of, joined, play, said, told
 from federations import UPDATES, Setting, Told, follow, name, sent, trained
 

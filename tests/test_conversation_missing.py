@@ -14,7 +14,7 @@ import anabranch as ab
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Note, Played, Send, Stop
 from anabranch.protocol.memory import InMemory
-from anabranch.protocol.missing import HOW, Last, Mean, Skip, Wait, Zero
+from anabranch.protocol.server.missing import HOW, Last, Mean, Skip, Wait, Zero
 from conversations import answer, answered, bits_of, check_same, heard, joined, said
 from federations import UPDATES, Chaos, Setting, follow, name, noted, sent, trained
 

@@ -26,12 +26,12 @@ import pytest
 from nats.aio.client import Client
 from safetensors.numpy import load_file
 
-from anabranch import runner
-from anabranch.configfile import load
-from anabranch.net import keys
-from anabranch.net.broker import find_binary
-from anabranch.net.connecting import connect, disconnect
-from anabranch.net.credentials import Credentials
+from anabranch.broker import keys
+from anabranch.broker.connect import connect, disconnect
+from anabranch.broker.credentials import Credentials
+from anabranch.broker.local import find_binary
+from anabranch.config import build as runner
+from anabranch.config.load import load
 from patience import until
 
 ROOT = Path(__file__).parent.parent

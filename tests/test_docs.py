@@ -18,9 +18,9 @@ import jax
 import pytest
 
 import anabranch as ab
-from anabranch.config import KINDS, Config
-from anabranch.configfile import PRESETS, load
-from anabranch.net import partyfile
+from anabranch.config import party as partyfile
+from anabranch.config.load import PRESETS, load
+from anabranch.config.run import KINDS, Config
 from anabranch.sweep.file import read
 
 ROOT = Path(__file__).parent.parent

@@ -10,14 +10,17 @@ import pytest
 from river.base import BinaryDriftDetector
 
 import anabranch as ab
-from anabranch.configfile import load
-from anabranch.drifts import Detect, Detection, Watch
-from anabranch.net import Expected, Server, assemble, own, partyfile
-from anabranch.net.assemble import Pace
-from anabranch.net.credentials import Credentials
-from anabranch.net.metrics import Metrics
-from anabranch.net.status import server_status
-from anabranch.protocol import watching
+from anabranch.broker.credentials import Credentials
+from anabranch.config import party as partyfile
+from anabranch.config.load import load
+from anabranch.net import Expected, Server
+from anabranch.parties import assemble
+from anabranch.parties import build_party as own
+from anabranch.parties.assemble import Pace
+from anabranch.protocol.server import drift as watching
+from anabranch.serving.metrics import Metrics
+from anabranch.serving.status import server_status
+from anabranch.simulation.drift_detection import Detect, Detection, Watch
 from conversations import bits_of, check_same, check_steps, play
 from federations import UPDATES, Chaos, Setting, trained
 from late_federations import LateWorld
@@ -34,7 +37,7 @@ class EveryError(BinaryDriftDetector):
 
 @pytest.fixture
 def every_error(monkeypatch):
-    monkeypatch.setattr("anabranch.drifts._named", lambda name: EveryError)
+    monkeypatch.setattr("anabranch.simulation.drift_detection._named", lambda name: EveryError)
 
 
 DLR = UPDATES[1]

@@ -17,7 +17,7 @@ from rich.console import Console
 
 import anabranch as ab
 from anabranch.display import summary
-from anabranch.drifts import Detect, Detection, Watch
+from anabranch.simulation.drift_detection import Detect, Detection, Watch
 from problems import bits
 
 RNG = np.random.default_rng(0)
@@ -172,7 +172,7 @@ def test_embeddings_are_watched_as_they_arrive(update, wire):
             return super().add(errors, embeddings)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("anabranch.prepared.Watch", Noting)
+        patch.setattr("anabranch.simulation.run_setup.Watch", Noting)
         simulated(Detect(watch=("embedding",)), stream, update=update, learning_rate=0.0, wire_dtype=wire, chunk=20)
     assert [len(each) for each in seen] == [20, 20, 10]
     for m, x in enumerate((X[:50, :2], X[:50, 2:])):

@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.net import Client, inputs, own, partyfile
-from anabranch.net.credentials import Credentials
-from anabranch.net.inputs import LazyInputs
-from anabranch.sources import sqlite
-from anabranch.sources.kept import KeptInputs
-from anabranch.sources.names import write_key
-from anabranch.store.waiting import Waiting
+from anabranch.broker.credentials import Credentials
+from anabranch.config import party as partyfile
+from anabranch.federation import inputs
+from anabranch.federation.inputs import LazyInputs
+from anabranch.net import Client
+from anabranch.parties import build_party as own
+from anabranch.storage import sqlite
+from anabranch.storage.event_ids import write_key
+from anabranch.storage.feature_store import KeptInputs
+from anabranch.storage.pending_labels import Waiting
 
 AT_CHECKPOINTS, ALWAYS = 1, 2
 """Of SQLite: NORMAL and FULL. Of a file that is written ahead, FULL syncs each transaction."""

@@ -18,10 +18,10 @@ from benchmarks import commit_results
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch import models
-from anabranch.config import Config
+from anabranch.config.run import Config
+from anabranch.core import models
 from anabranch.errors import ConfigError, DataError
-from anabranch.experiments import (
+from anabranch.paper import (
     check,
     convex_regret,
     costs,
@@ -33,14 +33,14 @@ from anabranch.experiments import (
     tables,
     tuning,
 )
-from anabranch.experiments.bounds import Constants, convex_regret_bound, local_regret_bound
-from anabranch.experiments.experiment import Presentation, Row, Run, Table, rows_of
-from anabranch.experiments.figures import error_label, recent_error
-from anabranch.experiments.growth import fit_exponent
-from anabranch.experiments.hindsight import best_fixed_model
-from anabranch.experiments.listing import entries
-from anabranch.experiments.smoothness import estimate_smoothness
-from anabranch.experiments.study import IMNIST, METHODS, TUNING_SEED, Method, Problem, Study
+from anabranch.paper.bounds import Constants, convex_regret_bound, local_regret_bound
+from anabranch.paper.experiment import Presentation, Row, Run, Table, rows_of
+from anabranch.paper.figures import error_label, recent_error
+from anabranch.paper.growth import fit_exponent
+from anabranch.paper.hindsight import best_fixed_model
+from anabranch.paper.listing import entries
+from anabranch.paper.smoothness import estimate_smoothness
+from anabranch.paper.study import IMNIST, METHODS, TUNING_SEED, Method, Problem, Study
 from anabranch.sweep.data import with_data
 from anabranch.sweep.folder import TrialFolder
 from anabranch.sweep.record import check_record

@@ -21,13 +21,14 @@ from nats.aio.msg import Msg
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
+from anabranch.broker.connect import connect, disconnect
+from anabranch.broker.local import LocalBroker
 from anabranch.cli import app
-from anabranch.net.broker import LocalBroker
-from anabranch.net.connecting import connect, disconnect
-from anabranch.output import FILES
 from anabranch.protocol import messages as m
 from anabranch.protocol.codec import LARGEST, decode, encode
-from anabranch.store import load, locked
+from anabranch.simulation.output import FILES
+from anabranch.storage.checkpoint import load
+from anabranch.storage.lock import locked
 from patience import PATIENCE, wait_for
 from real_federations import (
     SERVER,

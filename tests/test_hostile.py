@@ -9,11 +9,11 @@ import pytest
 
 from anabranch.errors import MessageError
 from anabranch.protocol import messages as m
-from anabranch.protocol import server as conversation
 from anabranch.protocol.actions import Note, Send
 from anabranch.protocol.codec import decode, encode
-from anabranch.protocol.missing import Zero
-from anabranch.protocol.server import ServerConversation
+from anabranch.protocol.server import conversation
+from anabranch.protocol.server.conversation import ServerConversation
+from anabranch.protocol.server.missing import Zero
 from conversations import hello_of
 from federations import EQUAL, Setting, name, sent
 
@@ -128,7 +128,7 @@ def test_a_client_that_says_hello_again_and_again_holds_nobody_up():
 
 
 def test_what_a_client_saves_in_no_checkpoint_is_not_kept_without_end(server, monkeypatch):
-    monkeypatch.setattr("anabranch.protocol.seat.KEPT", 3 * WIDTH)
+    monkeypatch.setattr("anabranch.protocol.server.client_session.KEPT", 3 * WIDTH)
     for t in range(5):
         for client in range(1, 5):
             actions = server.receive(client, answer((t,), server.seats[client - 1].before), 0.0)
@@ -143,7 +143,7 @@ def test_what_a_client_saves_in_no_checkpoint_is_not_kept_without_end(server, mo
 def test_a_client_cannot_have_more_kept_by_what_it_says_of_itself(server, monkeypatch):
     """Where the server decides who is activated, what a client says of that counts for nothing; events that it tells of
     are answers, too."""
-    monkeypatch.setattr("anabranch.protocol.seat.KEPT", 3 * WIDTH)
+    monkeypatch.setattr("anabranch.protocol.server.client_session.KEPT", 3 * WIDTH)
 
     def lie(rounds: tuple[int, ...], client: int) -> m.Embeddings:
         return dataclasses.replace(answer(rounds, server.seats[client - 1].before), activated=np.zeros(1, bool))

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from anabranch.net import asgi, connections, keys
-from anabranch.net.http import HttpSettings, serving_predictions
+from anabranch.broker import keys
+from anabranch.serving import app as asgi
+from anabranch.serving import connections
+from anabranch.serving.http import HttpSettings, serving_predictions
 
 PATIENCE = 60.0
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"

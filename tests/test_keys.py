@@ -21,13 +21,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from nats.aio.client import Client
 
+from anabranch.broker import keys
+from anabranch.broker.connect import _end, connect, disconnect, explain
+from anabranch.broker.credentials import Credentials, public_nkey, read_certificates
+from anabranch.broker.local import LocalBroker, find_binary
+from anabranch.broker.nats_conf import MAX_PAYLOAD, ServerConf, Tls, party_users
 from anabranch.errors import ConfigError, ConnectError
-from anabranch.net import keys
-from anabranch.net.broker import LocalBroker, find_binary
-from anabranch.net.connecting import _end, connect, disconnect, explain
-from anabranch.net.credentials import Credentials, public_nkey, read_certificates
-from anabranch.net.link import Link
-from anabranch.net.serverconf import MAX_PAYLOAD, ServerConf, Tls, party_users
+from anabranch.federation.link import Link
 from patience import until
 
 CLIENTS = ("bank", "shop")

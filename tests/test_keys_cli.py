@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from anabranch.broker.credentials import Credentials, read_certificates
 from anabranch.cli import app
-from anabranch.net.credentials import Credentials, read_certificates
 
 
 def keys(*words: str | Path) -> tuple[int, str, str]:

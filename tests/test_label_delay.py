@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch import prepared, runner
-from anabranch.configfile import load
-from anabranch.delays import Delay, FixedDelay, GeometricDelay, UniformDelay
+from anabranch.config import build as runner
+from anabranch.config.load import load
+from anabranch.simulation import run_setup as prepared
+from anabranch.simulation.delays import Delay, FixedDelay, GeometricDelay, UniformDelay
+from anabranch.simulation.traffic import MB
 from anabranch.sweep.batched import run_batched
 from anabranch.sweep.data import with_data
 from anabranch.sweep.trial import Trial, run_trial
-from anabranch.traffic import MB
 from problems import bits, small_problem
 from problems import run as run_problem
 from small_runs import write_rooms

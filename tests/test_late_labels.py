@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.delays import UniformDelay
+from anabranch.simulation.delays import UniformDelay
 from federations import UPDATES, Setting, noted, trained
 from late_federations import LateWorld, played_by_hand
 from problems import bits

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.drifts import Detect, Watch
+from anabranch.simulation.drift_detection import Detect, Watch
 from problems import bits, small_problem
 from problems import run as run_problem
 
@@ -78,7 +78,7 @@ def every_error(monkeypatch: pytest.MonkeyPatch) -> None:
         def update(self, x):
             self._drift_detected = bool(x)
 
-    monkeypatch.setattr("anabranch.drifts._named", lambda name: EveryError)
+    monkeypatch.setattr("anabranch.simulation.drift_detection._named", lambda name: EveryError)
 
 
 @pytest.mark.parametrize("learning", ["fresh", "stored"])

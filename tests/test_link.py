@@ -13,12 +13,12 @@ import pytest
 from nats import errors
 from nats.aio.client import Client
 
+from anabranch.broker.connect import connect, disconnect
+from anabranch.broker.credentials import Credentials
+from anabranch.broker.local import LocalBroker
 from anabranch.errors import ConnectError
-from anabranch.net import link as module
-from anabranch.net.broker import LocalBroker
-from anabranch.net.connecting import connect, disconnect
-from anabranch.net.credentials import Credentials
-from anabranch.net.link import Counted, Link
+from anabranch.federation import link as module
+from anabranch.federation.link import Counted, Link
 from anabranch.protocol.codec import encode
 from anabranch.protocol.messages import Bye, Call, Happened
 

@@ -23,8 +23,8 @@ import numpy as np
 import pytest
 import tomli_w
 
-from anabranch.net.broker import LocalBroker
-from anabranch.net.logs import LONGEST, NOISE, JsonLines, Repeats, name_party, structured
+from anabranch.broker.local import LocalBroker
+from anabranch.federation.logs import LONGEST, NOISE, JsonLines, Repeats, name_party, structured
 from anabranch.protocol.codec import FORMS, MAGIC, decode
 from patience import PATIENCE, wait_for
 from test_metrics import EVENT, FEATURE, NAMES, ROUNDS, client_settings, server_settings, write_tables
@@ -57,7 +57,7 @@ def test_a_line_has_the_party_the_round_and_the_message(stderr):
 
 def test_a_line_that_does_not_say_whose_it_is_has_the_party_of_the_process(stderr):
     name_party("shop")
-    logging.getLogger("anabranch.net.tables").warning("gone")
+    logging.getLogger("anabranch.federation.tables").warning("gone")
     logging.getLogger("anabranch.bank").warning("gone", extra={"party": "bank"})
     assert [json.loads(line)["party"] for line in stderr.getvalue().splitlines()] == ["shop", "bank"]
 

@@ -15,13 +15,16 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from anabranch.broker import keys
+from anabranch.broker.credentials import Credentials
+from anabranch.broker.local import LocalBroker
+from anabranch.config import party as partyfile
 from anabranch.errors import ConfigError
-from anabranch.net import keys, metrics, own, partyfile
-from anabranch.net.broker import LocalBroker
-from anabranch.net.client import ClientParty
-from anabranch.net.credentials import Credentials
-from anabranch.net.metrics import CONNECTIONS, HttpServer, Metrics, serving
-from anabranch.net.server import ServerParty
+from anabranch.federation.client import ClientParty
+from anabranch.federation.server import ServerParty
+from anabranch.parties import build_party as own
+from anabranch.serving import metrics
+from anabranch.serving.metrics import CONNECTIONS, HttpServer, Metrics, serving
 from patience import PATIENCE, until
 
 NAMES = ("bank", "shop")
@@ -171,7 +174,7 @@ def test_a_federation_seen_from_outside(tmp_path):
         assert await ready(port) == ["waiting for bank"]
         assert (await values_of(port))["anabranch_notes_total", "bank", "left"] == 1
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("anabranch.net.engine.INBOX", 1000)
+            patch.setattr("anabranch.federation.engine.INBOX", 1000)
             for client in (2, 2, 2, 1):  # each has a share of its own
                 server._received(client, bytes(400))
         seen = await values_of(port)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anabranch as ab
-from anabranch import metrics
-from anabranch.traffic import MB, add_rounds, no_traffic
+from anabranch.simulation import metrics
+from anabranch.simulation.traffic import MB, add_rounds, no_traffic
 from problems import small_problem
 
 

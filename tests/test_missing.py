@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import ConfigError
-from anabranch.protocol.missing import HOW, History, Last, Mean, Skip, Wait, Zero, policy
+from anabranch.protocol.server.missing import HOW, History, Last, Mean, Skip, Wait, Zero, policy
 
 POLICIES = (Wait(), Zero(), Mean(), Skip(), Last(0), Last(20))
 

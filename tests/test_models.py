@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.gradients import Outer, forward
+from anabranch.core.gradients import Outer, forward
 from problems import bits
 
 

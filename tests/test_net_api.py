@@ -18,16 +18,16 @@ import pytest
 from rich.console import Console
 
 import anabranch as ab
+from anabranch.broker.connect import connect, disconnect
+from anabranch.cli.federation_table import Rates, table
+from anabranch.core.layers import MLP
 from anabranch.errors import CheckpointError, RefusedError
-from anabranch.layers import MLP
 from anabranch.net import Client, Credentials, Expected, Last, LocalBroker, Round, Server, Skip, Step, Wait, event_name
-from anabranch.net.connecting import connect, disconnect
-from anabranch.net.running import seconds
-from anabranch.net.status import server_status
-from anabranch.net.table import Rates, table
+from anabranch.parties.async_party import seconds
 from anabranch.protocol.codec import decode, encode
 from anabranch.protocol.messages import Bye, Call, Embeddings, Hello, Message, Welcome
 from anabranch.protocol.terms import VERSION
+from anabranch.serving.status import server_status
 from patience import until
 
 ROUNDS = 40
@@ -281,8 +281,8 @@ def dies_after_its_last_answer(shop: Client, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_end_comes_while_a_client_is_down(missing, tmp_path: Path, monkeypatch, caplog) -> None:
     """One that has to be waited for gets its last derivatives however late it is, and another once both are there."""
     caplog.set_level("INFO", "anabranch.server")
-    monkeypatch.setattr("anabranch.net.server.LAST_ANSWERS", SECONDS)
-    monkeypatch.setattr("anabranch.net.client.HELLO_EVERY", 0.05)
+    monkeypatch.setattr("anabranch.federation.server.LAST_ANSWERS", SECONDS)
+    monkeypatch.setattr("anabranch.federation.client.HELLO_EVERY", 0.05)
 
     async def main(url: str) -> None:
         expected = {"clients": [Expected(WIDTH, missing=missing)] * 2}
@@ -294,7 +294,7 @@ def test_the_end_comes_while_a_client_is_down(missing, tmp_path: Path, monkeypat
         assert len(await banking) == ROUNDS  # it has all, and waits for nobody
         first.party._deadline = 0.0  # type: ignore[union-attr]  # the time for last answers is over
         first.party.wake()
-        monkeypatch.setattr("anabranch.net.server.COMING", 0.0)
+        monkeypatch.setattr("anabranch.federation.server.COMING", 0.0)
         if isinstance(missing, Wait):
             while "waiting for shop to say that the last derivatives are there" not in caplog.text:
                 await asyncio.sleep(0)
@@ -324,8 +324,8 @@ def test_a_goodbye_that_is_lost_and_a_server_that_dies_before_it_dismisses_anybo
     more, tmp_path, monkeypatch, caplog
 ) -> None:
     """Clients leave when the server has kept that they may; they take part again where it has come by more labels."""
-    monkeypatch.setattr("anabranch.net.client.HELLO_EVERY", 0.05)
-    monkeypatch.setattr("anabranch.net.client.LONG", 0.0)
+    monkeypatch.setattr("anabranch.federation.client.HELLO_EVERY", 0.05)
+    monkeypatch.setattr("anabranch.federation.client.LONG", 0.0)
     lost: list[Bye] = []
 
     async def main(url: str) -> None:
@@ -382,7 +382,7 @@ def test_a_client_whose_parameters_are_not_finite_says_goodbye(tmp_path: Path, c
 
 
 def test_a_slow_reader_slows_the_federation_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.net.running.HELD", 2)
+    monkeypatch.setattr("anabranch.parties.async_party.HELD", 2)
 
     async def main(url: str) -> None:
         clients = asyncio.gather(*(steps(client(url, tmp_path, m)) for m in (1, 2)))
@@ -401,8 +401,8 @@ def test_a_prediction_may_be_asked_for_where_rounds_are_iterated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server waits until somebody takes a round, and who would take one waits for the server; for long, perhaps."""
-    monkeypatch.setattr("anabranch.net.running.HELD", 2)
-    monkeypatch.setattr("anabranch.net.running.MOST_HELD", 3)
+    monkeypatch.setattr("anabranch.parties.async_party.HELD", 2)
+    monkeypatch.setattr("anabranch.parties.async_party.MOST_HELD", 3)
 
     async def main(url: str) -> None:
         clients = asyncio.gather(*(steps(client(url, tmp_path, m)) for m in (1, 2)))
@@ -423,7 +423,7 @@ def test_a_prediction_may_be_asked_for_where_rounds_are_iterated(
 
 
 def test_a_client_that_hears_nothing_says_hello_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.net.client.HELLO_EVERY", 0.01)
+    monkeypatch.setattr("anabranch.federation.client.HELLO_EVERY", 0.01)
 
     async def main(url: str) -> None:
         heard: list[Message] = []
@@ -494,7 +494,7 @@ def test_under_slr_events_whose_names_bear_no_times_hold_up_no_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first are of no round, and more than are read ahead; before there is a server none is given up."""
-    monkeypatch.setattr("anabranch.net.client.AHEAD", 3)
+    monkeypatch.setattr("anabranch.federation.client.AHEAD", 3)
 
     async def happening() -> AsyncIterator[str]:
         for name in NAMES[:10]:
@@ -537,7 +537,7 @@ def test_what_an_inbox_had_no_room_for_is_asked_for_again(tmp_path: Path, monkey
                 sent.append((type(message), client))
 
             monkeypatch.setattr(party.link, "send", send)
-            monkeypatch.setattr("anabranch.net.engine.INBOX", 1)
+            monkeypatch.setattr("anabranch.federation.engine.INBOX", 1)
             await party._turn()
             del sent[:]
             party.conversation.joined = True

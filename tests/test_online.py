@@ -16,7 +16,7 @@ import pytest
 from river import checks, compose, datasets, evaluate, linear_model, metrics, preprocessing
 
 import anabranch as ab
-from anabranch import online
+from anabranch.simulation import online
 from problems import bits, filled
 
 NAMES = ["a", "b", "c", "d", "e"]

@@ -12,9 +12,10 @@ import pytest
 from safetensors.numpy import load_file
 
 import anabranch as ab
-from anabranch import metrics, output, runner
-from anabranch.config import Config
-from anabranch.configfile import load
+from anabranch.config import build as runner
+from anabranch.config.load import load
+from anabranch.config.run import Config
+from anabranch.simulation import metrics, output
 from small_runs import write_rooms
 
 

@@ -12,10 +12,10 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import anabranch as ab
-from anabranch.compiling import compiled
-from anabranch.gradients import Outer, dense, forward, is_outer
-from anabranch.layers import MLP, Dense
-from anabranch.party import TROUBLES, Rule, client_step, encode, init_client, init_server, server_step
+from anabranch.core.compiling import compiled
+from anabranch.core.gradients import Outer, dense, forward, is_outer
+from anabranch.core.layers import MLP, Dense
+from anabranch.core.party import TROUBLES, Rule, client_step, encode, init_client, init_server, server_step
 from problems import Plain, bits, filled, small_problem
 
 ENCODE, SERVER_STEP, CLIENT_STEP = map(compiled, (encode, server_step, client_step))

@@ -16,15 +16,17 @@ import pyarrow.parquet
 import pytest
 
 import anabranch as ab
-from anabranch import runner
-from anabranch.chunks import Chunk
-from anabranch.configfile import load
-from anabranch.net import own, partyfile, tables
-from anabranch.net.credentials import Credentials
-from anabranch.net.partyfile import ClientFile, PartyFile, ServerFile
-from anabranch.net.replay import ReplayFeatures, ReplaySamples, name_of
+from anabranch.broker.credentials import Credentials
+from anabranch.config import build as runner
+from anabranch.config import party as partyfile
+from anabranch.config.load import load
+from anabranch.config.party import ClientFile, PartyFile, ServerFile
+from anabranch.federation import tables
+from anabranch.federation.replay import ReplayFeatures, ReplaySamples, name_of
+from anabranch.parties import build_party as own
 from anabranch.protocol.memory import InMemory
 from anabranch.protocol.messages import Welcome
+from anabranch.simulation.chunks import Chunk
 
 ROUNDS = 120
 COLUMNS = {"bank": ["amount", "age"], "shop": ["items"]}

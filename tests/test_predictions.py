@@ -22,22 +22,23 @@ from nats import errors
 from nats.aio.msg import Msg
 from typer.testing import CliRunner
 
+from anabranch.broker import keys
+from anabranch.broker.connect import connect, disconnect
+from anabranch.broker.credentials import ASKER, Credentials, public_nkey
+from anabranch.broker.local import LocalBroker
+from anabranch.broker.nats_conf import ServerConf, Tls, party_users
 from anabranch.cli import app
+from anabranch.config.party import Predictions
 from anabranch.errors import AnabranchError, ConfigError, ConnectError
-from anabranch.net import asking, keys
-from anabranch.net.asking import ANSWER, ask_http, ask_nats, hidden
-from anabranch.net.broker import LocalBroker
-from anabranch.net.client import ClientParty
-from anabranch.net.connecting import connect, disconnect
-from anabranch.net.credentials import ASKER, Credentials, public_nkey
-from anabranch.net.http import HttpSettings
-from anabranch.net.metrics import Metrics
-from anabranch.net.partyfile import Predictions
-from anabranch.net.predicting import predicting
-from anabranch.net.predictions import Predictor
-from anabranch.net.server import ServerParty
-from anabranch.net.serverconf import ServerConf, Tls, party_users
-from anabranch.sources.names import Names
+from anabranch.federation.client import ClientParty
+from anabranch.federation.server import ServerParty
+from anabranch.parties.predict_service import predicting
+from anabranch.serving import client as asking
+from anabranch.serving.client import ANSWER, ask_http, ask_nats, hidden
+from anabranch.serving.http import HttpSettings
+from anabranch.serving.metrics import Metrics
+from anabranch.serving.predictor import Predictor
+from anabranch.storage.event_ids import Names
 from patience import until
 from test_metrics import EVENT, FEATURE, ROUNDS, client_of, server_of, write_tables
 

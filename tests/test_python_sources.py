@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anabranch.core.updates import SLR
 from anabranch.errors import ConfigError
 from anabranch.net import Client
 from anabranch.sources.activation import OnEvent, SendOnDelta
 from anabranch.sources.base import Reading
 from anabranch.sources.features import Column
-from anabranch.sources.names import Names
 from anabranch.sources.python import PythonSource
-from anabranch.updates import SLR
+from anabranch.storage.event_ids import Names
 from test_net_api import bottom, credentials, features, run, server, steps
 
 

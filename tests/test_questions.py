@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.net.server import ServerParty
-from anabranch.net.sourced import SourcedRoom
-from anabranch.net.waitingroom import Happening, WaitingRoom
+from anabranch.federation.late_labels import Happening, WaitingRoom
+from anabranch.federation.server import ServerParty
+from anabranch.federation.source_client import SourcedRoom
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Note, Predicted, Send
-from anabranch.protocol.missing import Skip, Wait, Zero
-from anabranch.protocol.opened import Late, Stored
-from anabranch.store.waiting import Waiting
+from anabranch.protocol.server.missing import Skip, Wait, Zero
+from anabranch.protocol.server.pending_rounds import Late, Stored
+from anabranch.storage.pending_labels import Waiting
 from conversations import answer, hello_of, joined, told
 from federations import Setting, name, sent
 

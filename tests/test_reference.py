@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 import reference
-from anabranch.delays import Delay
+from anabranch.simulation.delays import Delay
 from problems import MODULES, arrays_of
 
 ROUNDS = 200

@@ -11,7 +11,7 @@ import pytest
 
 import anabranch as ab
 import reference
-from anabranch import metrics
+from anabranch.simulation import metrics
 from problems import MODULES, bits, run, small_problem
 
 ROUNDS = 40
@@ -120,7 +120,7 @@ def test_a_round_that_diverges_is_not_counted():
 
 
 def test_without_a_round_there_is_nothing():
-    from anabranch.regret import RegretTally
+    from anabranch.simulation.regret import RegretTally
 
     regret = RegretTally(10).regret()
     assert all(len(array) == 0 for array in regret[:4])

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import anabranch as ab
 from anabranch.cli import app
-from anabranch.configfile import load
-from anabranch.experiments.registry import EXPERIMENTS
+from anabranch.config.load import load
+from anabranch.paper.registry import EXPERIMENTS
 from anabranch.report import page, places, report
 from anabranch.sweep.file import Point
 from anabranch.sweep.folder import TrialFolder

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 import small_study
 from anabranch.cli import app
-from anabranch.experiments.registry import EXPERIMENTS
+from anabranch.paper.registry import EXPERIMENTS
 from anabranch.report import report
 
 

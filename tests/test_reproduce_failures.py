@@ -13,13 +13,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from anabranch.cli import app
-from anabranch.config import Config
-from anabranch.experiments import check, reproduce
-from anabranch.experiments.costs import ClientCosts
-from anabranch.experiments.registry import EXPERIMENTS
-from anabranch.experiments.study import TUNING_SEED, Study
-from anabranch.result import versions
-from anabranch.store.lock import locked
+from anabranch.config.run import Config
+from anabranch.paper import check, reproduce
+from anabranch.paper.costs import ClientCosts
+from anabranch.paper.registry import EXPERIMENTS
+from anabranch.paper.study import TUNING_SEED, Study
+from anabranch.simulation.result import versions
+from anabranch.storage.lock import locked
 from anabranch.streams import DigitsNotice
 from anabranch.sweep.progress import SweepProgress
 from anabranch.sweep.run import Sweep

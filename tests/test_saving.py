@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.net import client as net_client
-from anabranch.net.client import ClientParty
-from anabranch.net.credentials import Credentials
+from anabranch.broker.credentials import Credentials
+from anabranch.federation import client as net_client
+from anabranch.federation.client import ClientParty
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Played, Send
 from anabranch.protocol.codec import encode
-from anabranch.protocol.missing import Wait
+from anabranch.protocol.server.missing import Wait
 from federations import Setting, name
 
 ALONE = {"shapes": ((8, 5),), "missing": (Wait(),)}
@@ -69,7 +69,7 @@ class Pair:
 
 
 def test_a_client_saves_before_the_server_keeps_no_more_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("anabranch.protocol.seat", "anabranch.net.client"):
+    for module in ("anabranch.protocol.server.client_session", "anabranch.federation.client"):
         monkeypatch.setattr(f"{module}.KEPT", 40 * 3 * 5)
 
     async def main() -> None:

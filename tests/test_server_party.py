@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anabranch.broker.credentials import Credentials
 from anabranch.errors import CheckpointError
-from anabranch.net import server as net_server
-from anabranch.net.client import ClientParty
-from anabranch.net.credentials import Credentials
-from anabranch.net.server import ServerParty
+from anabranch.federation import server as net_server
+from anabranch.federation.client import ClientParty
+from anabranch.federation.server import ServerParty
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Played
 from anabranch.protocol.codec import encode
-from anabranch.protocol.ledger import Ledger
-from anabranch.protocol.missing import Wait, Zero
-from anabranch.store import RoundLog
+from anabranch.protocol.server.missing import Wait, Zero
+from anabranch.protocol.server.totals import Ledger
+from anabranch.storage.round_log import RoundLog
 from conversations import hello_of, told
 from federations import Setting, name
 

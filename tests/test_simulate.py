@@ -18,12 +18,12 @@ import optax
 import pytest
 
 import anabranch as ab
-from anabranch import prepared
-from anabranch.party import Party
-from anabranch.prepared import state_bytes
-from anabranch.round import Federation, trained_model
+from anabranch.core.party import Party
+from anabranch.core.round import Federation, trained_model
+from anabranch.simulation import run_setup as prepared
+from anabranch.simulation.run_setup import state_bytes
+from anabranch.simulation.totals import Tally
 from anabranch.streams.base import Block, Stream
-from anabranch.tally import Tally
 from problems import as_linears, as_mlp, as_plain, bits, filled, run, small_problem
 
 UPDATES = {

@@ -25,27 +25,30 @@ import numpy as np
 import pytest
 import tomli_w
 
+from anabranch.broker.credentials import Credentials
+from anabranch.broker.local import LocalBroker
+from anabranch.config import party as partyfile
+from anabranch.config.party import Predictions
 from anabranch.errors import AnabranchError, AwayError, CheckpointError, ConfigError
-from anabranch.net import client as net_client
-from anabranch.net import own, partyfile, sourced, waitingroom
-from anabranch.net.asking import ask_http
-from anabranch.net.broker import LocalBroker
-from anabranch.net.client import ClientParty
-from anabranch.net.credentials import Credentials
-from anabranch.net.metrics import Metrics
-from anabranch.net.partyfile import Predictions
-from anabranch.net.predicting import predicting
-from anabranch.net.server import ServerParty
-from anabranch.net.status import server_status
+from anabranch.federation import client as net_client
+from anabranch.federation import late_labels as waitingroom
+from anabranch.federation import source_client as sourced
+from anabranch.federation.client import ClientParty
+from anabranch.federation.server import ServerParty
+from anabranch.parties import build_party as own
+from anabranch.parties.predict_service import predicting
 from anabranch.protocol import messages as m
 from anabranch.protocol.codec import encode
-from anabranch.sources import sql
+from anabranch.serving.client import ask_http
+from anabranch.serving.metrics import Metrics
+from anabranch.serving.status import server_status
 from anabranch.sources.base import Happening, Place, Reading
 from anabranch.sources.features import Column, Features
-from anabranch.sources.files import FileSource
-from anabranch.sources.names import Names, read_key, write_key
+from anabranch.sources.file import FileSource
 from anabranch.sources.python import PythonSource
-from anabranch.sources.sql import SqlSource
+from anabranch.sources.sql import source as sql
+from anabranch.sources.sql.source import SqlSource
+from anabranch.storage.event_ids import Names, read_key, write_key
 from databases import Postgresql, Sqlite, postgresql
 from federations import sent
 from forks import Forked
@@ -1259,8 +1262,8 @@ def test_under_slr_a_file_is_read_no_further_ahead_than_its_events_are_remembere
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has more rows than either: none of them is dropped before its round."""
-    monkeypatch.setattr("anabranch.net.client.AHEAD", 10)
-    monkeypatch.setattr("anabranch.protocol.client.REMEMBERED", 30)
+    monkeypatch.setattr("anabranch.federation.client.AHEAD", 10)
+    monkeypatch.setattr("anabranch.protocol.client.conversation.REMEMBERED", 30)
     server, clients = slr(sensors(tmp_path))
     assert server.ledger.activations.tolist() == [120, 12]
     assert [client.conversation.activations for client in clients] == [120, 12]
@@ -1271,7 +1274,7 @@ def test_under_slr_a_client_goes_on_to_the_events_that_rounds_are_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first events have no label, and are more than it reads ahead."""
-    monkeypatch.setattr("anabranch.net.client.AHEAD", 10)
+    monkeypatch.setattr("anabranch.federation.client.AHEAD", 10)
     world = sensors(tmp_path)
     header, *rows = (tmp_path / "labels.csv").read_text().splitlines()
     (tmp_path / "labels.csv").write_text("\n".join([header, *rows[60:]]) + "\n")

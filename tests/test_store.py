@@ -25,8 +25,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from anabranch.errors import CheckpointError, ConfigError, OutputError
-from anabranch.store import RoundLog, disk, load, locked, save
-from anabranch.store.roundlog import HEAD_BYTES, RECORD_BYTES
+from anabranch.storage import disk
+from anabranch.storage.checkpoint import load, save
+from anabranch.storage.lock import locked
+from anabranch.storage.round_log import HEAD_BYTES, RECORD_BYTES, RoundLog
 
 ARRAYS = {"w": np.arange(6, dtype="f4").reshape(2, 3), "mask": np.asarray([True, False])}
 NUMBERS = [bool, "i1", "u1", "i4", "i8", "u8", "f2", "f4", "f8", "c8", ">f4", ml_dtypes.bfloat16]
@@ -216,7 +218,7 @@ def test_another_form_is_refused_and_not_passed_over(
 ) -> None:
     save(tmp_path, ARRAYS, 1)
     with monkeypatch.context() as patch:
-        patch.setattr("anabranch.store.checkpoint.FORMAT", form)
+        patch.setattr("anabranch.storage.checkpoint.FORMAT", form)
         save(tmp_path, ARRAYS, 2)
     said = f"is of the form {form}, and this version of Anabranch knows the form 2: .*{advice}"
     with pytest.raises(CheckpointError, match=said):
@@ -232,7 +234,7 @@ def test_a_file_of_absurd_size_is_not_read(tmp_path: Path, ending: str) -> None:
 
 
 def test_a_state_that_load_would_not_read_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.store.checkpoint.MAX_MANIFEST", 1000)
+    monkeypatch.setattr("anabranch.storage.checkpoint.MAX_MANIFEST", 1000)
     save(tmp_path, {}, "x" * 700)
     with pytest.raises(CheckpointError, match="keep so much in arrays"):
         save(tmp_path, {}, "x" * 1000)
@@ -493,7 +495,7 @@ def test_numbers_out_of_order_are_a_mistake(tmp_path: Path) -> None:
 
 
 def test_a_record_that_could_not_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.store.roundlog.MAX_PAYLOAD", 10)
+    monkeypatch.setattr("anabranch.storage.round_log.MAX_PAYLOAD", 10)
     with RoundLog(tmp_path) as log:
         with pytest.raises(ValueError, match="record 1 has 11 bytes, and may have 10"):
             log.append(1, bytes(11))

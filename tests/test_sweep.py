@@ -26,7 +26,7 @@ from typer.testing import CliRunner, Result
 import deadly
 from anabranch import cli
 from anabranch.errors import ClusterError
-from anabranch.store.lock import locked
+from anabranch.storage.lock import locked
 from anabranch.sweep import backend, folder, parallel
 from anabranch.sweep.backend import Backend
 from anabranch.sweep.data import with_data

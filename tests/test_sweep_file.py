@@ -16,8 +16,8 @@ import pytest
 from rich.console import Console
 
 from anabranch.cli.trials import TrialsReporter, ranking
-from anabranch.config import Config
-from anabranch.configfile import Override, load
+from anabranch.config.load import Override, load
+from anabranch.config.run import Config
 from anabranch.errors import ConfigError, DataError, OutputError
 from anabranch.report.trials import read_trials
 from anabranch.sweep import backend, estimate, file, folder, progress, table

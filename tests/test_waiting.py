@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from anabranch.net.waitingroom import Happening, WaitingRoom
+from anabranch.federation.late_labels import Happening, WaitingRoom
 from anabranch.protocol.codec import LARGEST, encode
 from anabranch.protocol.messages import Record
-from anabranch.sources.names import Names
-from anabranch.store.waiting import Ready, Waiting
+from anabranch.storage.event_ids import Names
+from anabranch.storage.pending_labels import Ready, Waiting
 
 NAMES = Names(bytes(32))
 

@@ -11,7 +11,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Imports the commands, where Ctrl-C ends the process at once and without a word, and runs one."""
+    """Import the commands, where Ctrl-C ends the process at once and without a word, and run one."""
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if usual:  # else it is ignored, or somebody else's
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))

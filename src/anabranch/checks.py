@@ -10,7 +10,7 @@ from anabranch.errors import ConfigError
 
 
 def plain(value: Any) -> Any:
-    """A number of NumPy as Python's own, and anything else as it is: settings often come out of NumPy.
+    """Return a number of NumPy as Python's own, and anything else as it is: settings often come out of NumPy.
 
     >>> plain(np.float32(0.5)), plain(np.int64(1)), plain("0.5")
     (0.5, 1, '0.5')
@@ -19,7 +19,8 @@ def plain(value: Any) -> Any:
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None, what: str = "") -> int:
-    """``value`` as an int, or a :class:`~anabranch.errors.ConfigError` unless it is whole and in ``least..most``.
+    """Return ``value`` as an int, or a :class:`~anabranch.errors.ConfigError` unless it is whole and in
+    ``least..most``.
 
     >>> whole("every", 50, 1)
     50

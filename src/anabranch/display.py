@@ -17,15 +17,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from anabranch.metrics import RUN_TIME_WINDOW
-from anabranch.output import FILES
+from anabranch.simulation.metrics import RUN_TIME_WINDOW
+from anabranch.simulation.output import FILES
+from anabranch.simulation.traffic import MB
 from anabranch.streams import DigitsNotice
-from anabranch.traffic import MB
 
 if TYPE_CHECKING:
-    from anabranch.drifts import Detection
-    from anabranch.result import Result
-    from anabranch.simulator import Progress
+    from anabranch.simulation.drift_detection import Detection
+    from anabranch.simulation.result import Result
+    from anabranch.simulation.simulator import Progress
 
 LINE_SECONDS = 10.0
 """Where there is no terminal, a line of progress is written so often."""
@@ -62,7 +62,7 @@ class Live:
         self.close()
 
     def close(self) -> None:
-        """Takes the bar away."""
+        """Take the bar away."""
         self._bar.stop()
 
     def stage(self, name: str, *, line: bool = False) -> None:
@@ -179,7 +179,7 @@ def _totals(result: Result) -> Table:
 
 
 def _drift(detections: list[Detection]) -> tuple[str, str, str]:
-    """How often drift was noticed, and where first."""
+    """Return how often drift was noticed, and where first."""
     where = [
         f"{each.round:,} ({each.what}{'' if each.client is None else f' of client {each.client}'})"
         for each in detections

@@ -30,7 +30,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anabranch.result import Result
+    from anabranch.simulation.result import Result
 
 
 class AnabranchError(Exception):
@@ -115,7 +115,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``' Did you mean ...?'`` with the known name nearest to ``name``, or an empty string.
+    """Return ``' Did you mean ...?'`` with the known name nearest to ``name``, or an empty string.
 
     >>> nearest("widnow", ["window", "decay"])
     " Did you mean 'window'?"

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from anabranch.cli import app
 from anabranch.errors import ConfigError, DataError
-from anabranch.sources import align
-from anabranch.sources.names import Names, write_key
+from anabranch.sources import psi as align
+from anabranch.storage.event_ids import Names, write_key
 
 pytest.importorskip("private_set_intersection.python", reason="there is no wheel of openmined-psi for this machine")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.sources.cursor import Cursor
+from anabranch.storage.cursor import Cursor
 
 OPERATIONS = st.lists(st.one_of(st.none(), st.integers(0, 11)), max_size=60)
 

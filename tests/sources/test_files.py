@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from anabranch.errors import CheckpointError, ConfigError, DataError
 from anabranch.sources.base import Happening
-from anabranch.sources.cursor import Cursor
-from anabranch.sources.files import FileSource
-from anabranch.sources.names import Names
+from anabranch.sources.file import FileSource
+from anabranch.storage.cursor import Cursor
+from anabranch.storage.event_ids import Names
 from source_playing import placed, play, run
 
 NAMES = Names(bytes(32))

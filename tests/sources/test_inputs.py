@@ -12,7 +12,7 @@ import pytest
 from anabranch.errors import AwayError, CheckpointError
 from anabranch.sources.features import Column, Features
 from anabranch.sources.inputs import Inputs
-from anabranch.sources.kept import KeptInputs
+from anabranch.storage.feature_store import KeptInputs
 
 FEATURES = Features([Column("a", missing="mean", standardise=True)])
 

@@ -18,13 +18,13 @@ from nats.js import JetStreamContext
 from paho.mqtt.client import Client as MqttClient
 from paho.mqtt.enums import CallbackAPIVersion
 
+from anabranch.broker.local import LocalBroker
 from anabranch.errors import ConfigError, ConnectError, OutputError
-from anabranch.net.broker import LocalBroker
 from anabranch.sources import jetstream
-from anabranch.sources.aside import Aside
 from anabranch.sources.base import Happening
 from anabranch.sources.jetstream import JetStreamSource
-from anabranch.sources.names import Names
+from anabranch.storage.dead_letters import Aside
+from anabranch.storage.event_ids import Names
 from message_brokers import connecting, message_broker, mqtt_port
 from patience import until
 from source_playing import play, run

@@ -14,7 +14,7 @@ import pytest
 
 from anabranch.errors import CheckpointError, ConfigError, OutputError
 from anabranch.sources.base import Place
-from anabranch.sources.kept import KeptInputs, Told
+from anabranch.storage.feature_store import KeptInputs, Told
 
 
 def at(n: int) -> Place:
@@ -150,7 +150,7 @@ def test_it_survives_kill_9(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys, numpy as np\n"
         "from pathlib import Path\n"
-        "from anabranch.sources.kept import KeptInputs\n"
+        "from anabranch.storage.feature_store import KeptInputs\n"
         "kept = KeptInputs(Path(sys.argv[1]), most=1000)\n"
         "for i in range(100):\n"
         "    kept.put(i.to_bytes(2, 'big'), np.full(3, i, np.float32), i % 2 == 0, i)\n"

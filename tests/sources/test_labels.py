@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from anabranch.net.sourced import SourceSamples
+from anabranch.federation.source_client import SourceSamples
 from anabranch.sources.base import Happening, Reading
-from anabranch.sources.cursor import Cursor
-from anabranch.sources.files import FileSource
+from anabranch.sources.file import FileSource
 from anabranch.sources.labels import LateLabel, SourceLabels
-from anabranch.sources.names import Names
 from anabranch.sources.python import PythonSource
-from anabranch.sources.sql import SqlSource
+from anabranch.sources.sql.source import SqlSource
+from anabranch.storage.cursor import Cursor
+from anabranch.storage.event_ids import Names
 from databases import Sqlite
 from source_playing import run
 

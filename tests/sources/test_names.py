@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import ConfigError, DataError, OutputError
-from anabranch.sources.names import NAME_BYTES, Names, entity_text, read_key, write_key
-from anabranch.sources.times import micros, text_of
+from anabranch.storage.event_ids import NAME_BYTES, Names, entity_text, read_key, write_key
+from anabranch.storage.times import micros, text_of
 
 KEY = bytes(range(32))
 TIMES = st.integers(-(2**62), 2**62)

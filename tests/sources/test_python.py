@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from anabranch.errors import DataError
 from anabranch.sources.base import Reading
-from anabranch.sources.latest import Latest
-from anabranch.sources.names import Names
 from anabranch.sources.python import PythonSource
+from anabranch.sources.recent_readings import Latest
+from anabranch.storage.event_ids import Names
 from source_playing import play, run
 
 NAMES = Names(bytes(32))

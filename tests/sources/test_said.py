@@ -9,10 +9,10 @@ import pytest
 from anabranch.sources.base import Notes
 from anabranch.sources.features import Column, Features
 from anabranch.sources.inputs import Inputs
-from anabranch.sources.kept import KeptInputs
 from anabranch.sources.labels import SourceLabels
-from anabranch.sources.names import Names
-from anabranch.sources.sql import SqlSource
+from anabranch.sources.sql.source import SqlSource
+from anabranch.storage.event_ids import Names
+from anabranch.storage.feature_store import KeptInputs
 from databases import Sqlite
 from source_playing import play, run
 

@@ -13,14 +13,14 @@ import pytest
 import sqlalchemy as sa
 
 from anabranch.errors import AwayError, CheckpointError, ConfigError, ConnectError, DataError
-from anabranch.sources import sql
 from anabranch.sources.base import Happening
-from anabranch.sources.cursor import Cursor
-from anabranch.sources.database import Connections, may_come, open_engine
-from anabranch.sources.marks import Marks
-from anabranch.sources.names import Names
-from anabranch.sources.sql import SqlSource
-from anabranch.sources.times import micros
+from anabranch.sources.sql import source as sql
+from anabranch.sources.sql.database import Connections, may_come, open_engine
+from anabranch.sources.sql.source import SqlSource
+from anabranch.sources.sql.text_time_index import Marks
+from anabranch.storage.cursor import Cursor
+from anabranch.storage.event_ids import Names
+from anabranch.storage.times import micros
 from databases import Database, Line, Postgresql, Sqlite, postgresql
 from source_playing import placed, play, run
 

@@ -34,9 +34,9 @@ def offer(
     Exit codes: 0 done; 2 something is wrong.
     """
     with errors(Console(stderr=True)):
-        from anabranch.sources import align
-        from anabranch.sources.files import entities_of
-        from anabranch.sources.names import Names, read_key
+        from anabranch.sources import psi as align
+        from anabranch.sources.file import entities_of
+        from anabranch.storage.event_ids import Names, read_key
 
         entities = entities_of(file, column)
         align.offer(entities, Names(read_key(key)), out, secret)
@@ -56,9 +56,9 @@ def answer(
     Exit codes: 0 done; 2 something is wrong.
     """
     with errors(Console(stderr=True)):
-        from anabranch.sources import align
-        from anabranch.sources.files import entities_of
-        from anabranch.sources.names import Names, read_key
+        from anabranch.sources import psi as align
+        from anabranch.sources.file import entities_of
+        from anabranch.storage.event_ids import Names, read_key
 
         align.answer(entities_of(file, column), Names(read_key(key)), offered, out)
         typer.echo(f"{out}: give it back to the side that made the offer, who runs 'anabranch align count'.")
@@ -74,7 +74,7 @@ def count(
     Exit codes: 0 done; 2 something is wrong.
     """
     with errors(Console(stderr=True)):
-        from anabranch.sources import align
+        from anabranch.sources import psi as align
 
         found = align.count(answered, secret)
         order = "the same entities in the same order" if found.same_order else "not the same list, or in another order"

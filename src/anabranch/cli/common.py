@@ -74,7 +74,7 @@ def errors(notes: Console) -> Iterator[None]:
 
 
 def interrupted_code(problem: BaseException) -> int:
-    """The exit code of a KeyboardInterrupt."""
+    """Return the exit code of a KeyboardInterrupt."""
     return TERMINATED if isinstance(problem, Terminated) or getattr(problem, "terminated", False) else INTERRUPTED
 
 

@@ -62,7 +62,7 @@ def init(
     """
     notes = Console(stderr=True)
     with errors(notes):
-        from anabranch.net import keys
+        from anabranch.broker import keys
 
         names, others = _list(clients), _list(askers)
         keys.init(folder, federation, _list(server), names, askers=others, port=port, listen=listen, days=days)
@@ -83,8 +83,8 @@ def renew(
     """
     notes = Console(stderr=True)
     with errors(notes):
-        from anabranch.net import keys
-        from anabranch.net.credentials import read_certificates
+        from anabranch.broker import keys
+        from anabranch.broker.credentials import read_certificates
 
         path = keys.renew(folder, party, days=days)
         until = read_certificates(path)[0].not_valid_after_utc
@@ -113,7 +113,7 @@ def entity(
     Exit codes: 0 done; 2 something is wrong, and nothing was made.
     """
     with errors(Console(stderr=True)):
-        from anabranch.sources.names import write_key
+        from anabranch.storage.event_ids import write_key
 
         write_key(out)
         typer.echo(
@@ -128,8 +128,8 @@ def _list(text: str) -> list[str]:
 
 def _made(folder: Path, hosts: list[str], clients: list[str], askers: list[str], days: int) -> list[str]:
     """What was made, for whom, and what to do next."""
+    from anabranch.broker.credentials import CONNECTION
     from anabranch.errors import counted
-    from anabranch.net.credentials import CONNECTION
 
     broker = "for the machine of the nats-server: in it, nats-server -c nats-server.conf"
     if len(hosts) > 1:

@@ -43,8 +43,8 @@ def _run(file: Path, *, server: bool, as_json: bool, with_parent: int | None) ->
     notes = Console(stderr=True)
     with errors(notes), loading("Note: left", 0):  # as it ends where it is stopped later
         from anabranch.display import note
-        from anabranch.net import serve
-        from anabranch.net.logs import structured
+        from anabranch.federation.logs import structured
+        from anabranch.parties import run_party as serve
 
         structured(logging.INFO)
         report = serve.print_json if as_json else None

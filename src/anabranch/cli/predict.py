@@ -72,9 +72,9 @@ def predict(
     Exit codes: 0 there is a prediction; 2 there is none, and it says why.
     """
     with errors(Console(stderr=True)):
+        from anabranch.broker.credentials import Credentials
         from anabranch.errors import ConfigError
-        from anabranch.net import asking
-        from anabranch.net.credentials import Credentials
+        from anabranch.serving import client as asking
 
         if sum(each is not None for each in (event, entity, at)) != 1:
             raise ConfigError(
@@ -100,7 +100,7 @@ def predict(
 @contextmanager
 def _without_tls_noise() -> Iterator[None]:
     """Within it, asyncio does not warn of how a connection with TLS ends."""
-    from anabranch.net.logs import NOISE
+    from anabranch.federation.logs import NOISE
 
     def wanted(record: logging.LogRecord) -> bool:
         return not record.getMessage().startswith(NOISE)

@@ -27,9 +27,9 @@ from anabranch.interrupt import terminable
 
 if TYPE_CHECKING:
     from anabranch.cli.trials import TrialsReporter
-    from anabranch.experiments.experiment import Experiment
-    from anabranch.experiments.reproduce import Reproduced, Stage
-    from anabranch.experiments.study import Study
+    from anabranch.paper.experiment import Experiment
+    from anabranch.paper.reproduce import Reproduced, Stage
+    from anabranch.paper.study import Study
     from anabranch.sweep.backend import Backend
 
 EXAMPLES = (
@@ -79,9 +79,9 @@ def reproduce(
     """
     notes = Console(stderr=True)
     with errors(notes), terminable():
-        from anabranch.configfile import absolute_path
-        from anabranch.experiments.registry import find
-        from anabranch.experiments.study import QUICK_ROUNDS, ROUNDS, Study
+        from anabranch.config.load import absolute_path
+        from anabranch.paper.registry import find
+        from anabranch.paper.study import QUICK_ROUNDS, ROUNDS, Study
         from anabranch.sweep.backend import Backend
 
         if quick and (rounds is not None or seeds is not None):
@@ -105,7 +105,7 @@ def reproduce(
 
 
 def _default_folder(study: Study) -> str:
-    from anabranch.experiments.study import ROUNDS
+    from anabranch.paper.study import ROUNDS
 
     return "paper" if study.rounds == ROUNDS else f"paper-{study.rounds}"
 
@@ -114,8 +114,8 @@ def _list(experiments: Sequence[Experiment], study: Study, jobs: int) -> None:
     from dataclasses import replace
 
     from anabranch.display import duration
-    from anabranch.experiments.listing import entries
-    from anabranch.experiments.reproduce import with_given_rows
+    from anabranch.paper.listing import entries
+    from anabranch.paper.reproduce import with_given_rows
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("name", "the paper's", "caption"):
@@ -145,13 +145,13 @@ def _reproduce(
     check: bool,
     quiet: bool,
 ) -> int:
-    """Runs, writes and shows; returns the exit code."""
+    """Run, write and show; return the exit code."""
     from anabranch import display
     from anabranch.cli.trials import TrialsReporter, failures, stopped
 
     with TrialsReporter(notes, quiet=quiet) as reporter, display.notices(notes):
         reporter.stage("importing")
-        from anabranch.experiments.reproduce import reproduce
+        from anabranch.paper.reproduce import reproduce
 
         try:
             done = reproduce(experiments, study, folder, backend, lambda stage: _tell(reporter, stage), to_check=check)
@@ -202,9 +202,9 @@ def _show(done: Reproduced, folder: Path) -> None:
 
 
 def _check(done: Reproduced, notes: Console) -> bool:
-    """Compares each summary with the committed one; whether all hold."""
+    """Compare each summary with the committed one; whether all hold."""
     from anabranch import display
-    from anabranch.experiments.check import ALLOWED, check
+    from anabranch.paper.check import ALLOWED, check
 
     held = True
     console = Console()

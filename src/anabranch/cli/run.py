@@ -14,12 +14,12 @@ from anabranch.interrupt import Interruptible, terminable
 
 # What trains is imported where it is needed: JAX takes a second, and --help should not wait for it.
 if TYPE_CHECKING:
-    from anabranch.config import Config
-    from anabranch.configfile import Override, Source
+    from anabranch.config.build import Plan
+    from anabranch.config.load import Override, Source
+    from anabranch.config.run import Config
     from anabranch.display import Reporter
-    from anabranch.output import Origin
-    from anabranch.result import Result
-    from anabranch.runner import Plan
+    from anabranch.simulation.output import Origin
+    from anabranch.simulation.result import Result
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -57,7 +57,7 @@ def run(
     """
     notes = Console(stderr=True)
     with errors(notes), terminable():
-        from anabranch.configfile import Override, find_source, load, parse_override
+        from anabranch.config.load import Override, find_source, load, parse_override
 
         found = find_source(source)
         overrides = [parse_override(change, "--set") for change in changes or ()]
@@ -82,8 +82,9 @@ def _train(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Trains and writes; returns the exit code."""
-    from anabranch import display, output
+    """Train and write; return the exit code."""
+    from anabranch import display
+    from anabranch.simulation import output
 
     folder = output.prepare(out, source.name, force=force)
     with display.Reporter(notes, config.rounds, quiet=quiet) as reporter:
@@ -108,11 +109,11 @@ def _train(
 
 
 def _plan(source: Source, config: Config, overrides: list[Override], reporter: Reporter, notes: Console) -> Plan:
-    """Builds what is to be trained, which for a stored result is what it was trained on."""
+    """Build what is to be trained, which for a stored result is what it was trained on."""
     from anabranch import display
 
     reporter.stage("importing")
-    from anabranch import runner
+    from anabranch.config import build as runner
 
     reporter.stage("reading data")
     with display.notices(notes):
@@ -127,11 +128,11 @@ def _plan(source: Source, config: Config, overrides: list[Override], reporter: R
 def _keep(
     result: Result, folder: Path, origin: Origin, reporter: Reporter, ctrl_c: Interruptible
 ) -> tuple[Result, dict[str, Any]]:
-    """Writes the files, then times the clients and writes ``result.json`` again; Ctrl-C leaves their seconds out.
+    """Write the files, then times the clients and write ``result.json`` again; Ctrl-C leaves their seconds out.
 
     Returns the result as it was written, and what ``result.json`` holds.
     """
-    from anabranch import output
+    from anabranch.simulation import output
 
     reporter.stage("writing")
     untimed = output.untimed(result)
@@ -151,7 +152,7 @@ def _keep(
 def _conclude(
     result: Result, problem: BaseException | None, folder: Path, notes: Console, *, interrupted: int | None
 ) -> int:
-    """Says how the run ended, and returns the exit code: ``interrupted``, where that is one."""
+    """Say how the run ended, and return the exit code: ``interrupted``, where that is one."""
     from anabranch import display
 
     if isinstance(problem, AnabranchError):
@@ -177,8 +178,8 @@ def _before(rounds: int) -> str:
 
 
 def _simulate(plan: Plan, reporter: Reporter) -> tuple[Result, BaseException | None]:
-    """The result, and what ended the run early where that kept a result."""
-    from anabranch.simulator import simulate
+    """Return the result, and what ended the run early where that kept a result."""
+    from anabranch.simulation.simulator import simulate
 
     try:
         return simulate(plan.model, plan.stream, **plan.options, progress=reporter), None
@@ -191,9 +192,9 @@ def _simulate(plan: Plan, reporter: Reporter) -> tuple[Result, BaseException | N
 
 
 def _note_versions(stored: dict[str, object], notes: Console) -> None:
-    """Says where the versions are not those of the stored run."""
+    """Say where the versions are not those of the stored run."""
     from anabranch.display import note
-    from anabranch.result import versions
+    from anabranch.simulation.result import versions
 
     then, now = stored.get("versions"), versions()
     if isinstance(then, dict):

@@ -18,7 +18,7 @@ EXAMPLES = (
 def show(source: SourceArgument, changes: SetOption = None) -> None:
     """Print a configuration as TOML: a preset with its comments, or all settings of a file after --set."""
     with errors(Console(stderr=True)):
-        from anabranch.configfile import PRESETS, load, parse_override, preset_text
+        from anabranch.config.load import PRESETS, load, parse_override, preset_text
 
         if source in PRESETS and not changes:
             typer.echo(preset_text(source), nl=False)

@@ -23,8 +23,8 @@ from anabranch.cli.common import (
     interrupted_code,
 )
 from anabranch.errors import AnabranchError, ConfigError, OutputError
-from anabranch.files import json_values, replace_file, to_json, writing
 from anabranch.interrupt import terminable
+from anabranch.storage.files import json_values, replace_file, to_json, writing
 
 if TYPE_CHECKING:
     from anabranch.cli.trials import TrialsReporter
@@ -74,7 +74,7 @@ def sweep(
     """
     notes = Console(stderr=True)
     with errors(notes), terminable():
-        from anabranch.configfile import Override, parse_override
+        from anabranch.config.load import Override, parse_override
         from anabranch.sweep.backend import Backend
         from anabranch.sweep.file import read
 
@@ -88,7 +88,7 @@ def sweep(
 
 
 def _sweep(file: SweepFile, out: Path, backend: Backend, notes: Console, *, as_json: bool, quiet: bool) -> int:
-    """Runs and writes; returns the exit code."""
+    """Run and write; return the exit code."""
     from anabranch import display
     from anabranch.cli.trials import TrialsReporter, stopped
     from anabranch.sweep.run import Sweep, finished, run_trials
@@ -119,7 +119,7 @@ def _sweep(file: SweepFile, out: Path, backend: Backend, notes: Console, *, as_j
 
 
 def _look(file: SweepFile, reporter: TrialsReporter, notes: Console) -> list[Trial]:
-    """The trials with the data that they read."""
+    """Return the trials with the data that they read."""
     from anabranch import display
 
     reporter.stage("importing")
@@ -131,8 +131,8 @@ def _look(file: SweepFile, reporter: TrialsReporter, notes: Console) -> list[Tri
 
 
 def _opened(file: SweepFile, out: Path, trials: Sequence[Trial]) -> AbstractContextManager[TrialFolder]:
-    """The folder, where it holds nothing of its own or trials that go together with these."""
-    from anabranch.result import versions
+    """Return the folder, where it holds nothing of its own or trials that go together with these."""
+    from anabranch.simulation.result import versions
     from anabranch.sweep.folder import MANIFEST, TRIALS, opened
     from anabranch.sweep.table import CSV
     from anabranch.sweep.trial import checksums
@@ -152,7 +152,7 @@ def _opened(file: SweepFile, out: Path, trials: Sequence[Trial]) -> AbstractCont
 def _report(
     file: SweepFile, rows: Sequence[Row], out: Path, notes: Console, *, as_json: bool, quiet: bool
 ) -> OutputError | None:
-    """Writes and shows the trials; returns why they could not be written."""
+    """Write and show the trials; return why they could not be written."""
     from anabranch.cli import trials
     from anabranch.sweep.table import CSV, ranked
 

@@ -43,7 +43,7 @@ class TrialsReporter(Live):
 
 
 def _left(progress: SweepProgress) -> str:
-    """How long it takes yet, as far as that is known."""
+    """Return how long it takes yet, as far as that is known."""
     if not progress.late:
         return f"{duration(progress.seconds_left)} left"
     if progress.seconds_left < 1:
@@ -58,7 +58,7 @@ def stopped(console: Console, done: int, total: int, folder: Path) -> None:
 
 
 def wide(console: Console) -> Console:
-    """One for tables: as the console, but wide where it is not a terminal."""
+    """Return one for tables: as the console, but wide where it is not a terminal."""
     return console if console.is_terminal else Console(file=console.file, width=FILE_WIDTH)
 
 
@@ -113,7 +113,7 @@ def failures(console: Console, failed_trials: Iterable[tuple[str, str]]) -> None
 
 
 def name_of(labels: Mapping[str, object]) -> str:
-    """A trial by its grid's values."""
+    """Return a trial by its grid's values."""
     return ", ".join(f"{key} = {label_text(value)}" for key, value in labels.items())
 
 
@@ -128,7 +128,7 @@ def _mean(group: Group, name: str, form: str) -> str:
 
 
 def _remark(group: Group) -> Text:
-    """Whether trials of the group diverged, failed or were not run yet."""
+    """Return whether trials of the group diverged, failed or were not run yet."""
     counts = {what: group.count(what) for what in ("diverged", "failed")}
     counts["not run yet"] = group.trials - len(group.rows)
     parts = [

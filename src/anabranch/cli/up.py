@@ -23,10 +23,10 @@ from anabranch.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from anabranch.config import Config
-    from anabranch.configfile import Source
-    from anabranch.net.assemble import Pace
-    from anabranch.net.up import LocalFederation
+    from anabranch.config.load import Source
+    from anabranch.config.run import Config
+    from anabranch.parties.assemble import Pace
+    from anabranch.parties.local_federation import LocalFederation
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -65,7 +65,7 @@ def up(
     """
     notes = Console(stderr=True)
     with errors(notes), loading():
-        from anabranch.configfile import Override, find_source, load, parse_override
+        from anabranch.config.load import Override, find_source, load, parse_override
 
         found = find_source(source)
         overrides = [parse_override(change, "--set") for change in changes or ()]
@@ -83,10 +83,10 @@ def up(
 
 
 def _pace(config: Config, in_flight: int, deadline: float, missing: str) -> Pace:
-    from anabranch.config import SlrUpdate
+    from anabranch.config.run import SlrUpdate
     from anabranch.errors import ConfigError
-    from anabranch.net.assemble import Pace
-    from anabranch.protocol.missing import Wait, policy
+    from anabranch.parties.assemble import Pace
+    from anabranch.protocol.server.missing import Wait, policy
 
     if not 1 <= in_flight <= 1024:
         raise ConfigError(f"in_flight is {in_flight}, but it must be a whole number from 1 to 1024 (--in-flight)")
@@ -102,8 +102,8 @@ def _pace(config: Config, in_flight: int, deadline: float, missing: str) -> Pace
 
 
 def _check_broker(nats: str | None) -> None:
+    from anabranch.broker.credentials import Credentials
     from anabranch.errors import ConfigError
-    from anabranch.net.credentials import Credentials
 
     try:
         if nats is not None:
@@ -118,10 +118,11 @@ def _check_broker(nats: str | None) -> None:
 def _up(
     source: Source, config: Config, pace: Pace, nats: str | None, out: Path | None, notes: Console, *, quiet: bool
 ) -> int:
-    from anabranch import display, output
+    from anabranch import display
     from anabranch.errors import AnabranchError
-    from anabranch.net import assemble
-    from anabranch.net.up import LOG, RUN, LocalFederation, collect
+    from anabranch.parties import assemble
+    from anabranch.parties.local_federation import LOG, RUN, LocalFederation, collect
+    from anabranch.simulation import output
 
     begun = out is not None and (out / RUN).exists()
     folder = output.prepare(out, f"{source.name}-federation", force=begun or None)
@@ -160,11 +161,11 @@ def _up(
 async def _watch(
     federation: LocalFederation, rounds: int | None, notes: Console, *, quiet: bool
 ) -> tuple[int, tuple[float, int], int | None]:
-    """Runs it with a live table; returns the exit code, the seconds of how many rounds, and which signal ended it."""
+    """Run it with a live table; return the exit code, the seconds of how many rounds, and which signal ended it."""
     from rich.live import Live
 
     from anabranch import display
-    from anabranch.net.table import Rates, table
+    from anabranch.cli.federation_table import Rates, table
 
     pressed: asyncio.Queue[int] = asyncio.Queue()
     for number in (signal.SIGINT, signal.SIGTERM):

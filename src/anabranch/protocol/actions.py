@@ -51,7 +51,7 @@ class Predicted:
     activated: NDArray[np.bool_]
     """(M,): whom the event has activated."""
     missing: tuple[int, ...]
-    """(M,): 0 where the client replied, else how it was replaced; see `anabranch.protocol.missing`."""
+    """(M,): 0 where the client replied, else how it was replaced; see `anabranch.protocol.server.missing`."""
     steps: tuple[int, ...]
     """(M,): how many derivatives were in the parameters of each embedding; 0 where the client was replaced."""
 

@@ -317,7 +317,7 @@ _CODES = {kind: code for code, kind in enumerate(_KINDS, 1)}
 
 
 def encode(message: m.Message) -> bytes:
-    """The bytes of a message.
+    """Return the bytes of a message.
 
     Raises:
         MessageError: where an event's name is too long.
@@ -331,7 +331,7 @@ def encode(message: m.Message) -> bytes:
 
 
 def decode(raw: bytes, most: int | None = LARGEST) -> m.Message:
-    """The message that these bytes are.
+    """Return the message that these bytes are.
 
     Args:
         most: bytes; None for any number, in a party's own files.

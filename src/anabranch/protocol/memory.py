@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.protocol.actions import Action, Note, Played, Predicted, Send, Stop
-from anabranch.protocol.client import ClientConversation
+from anabranch.protocol.client.conversation import ClientConversation
 from anabranch.protocol.codec import decode, encode
-from anabranch.protocol.server import ServerConversation
+from anabranch.protocol.server.conversation import ServerConversation
 
 Fate = Callable[[bytes], Sequence[float]]
 """How many seconds a message takes: none where it is lost, more than one where it arrives more than once."""
@@ -71,13 +71,13 @@ class InMemory:
         raise RuntimeError(f"no end after {limit:,} steps; the server waits for {self.server.lacking()}")
 
     def take(self, room: int) -> list[tuple[bytes, int]]:
-        """The next events with their labels, as many as there is room for."""
+        """Return the next events with their labels, as many as there is room for."""
         samples = list(islice(self._samples, room))
         self._over = len(samples) < room
         return samples
 
     def step(self) -> None:
-        """Opens rounds, carries the next message, or lets time go on."""
+        """Open rounds, carries the next message, or lets time go on."""
         room = self.server.room
         if room and not self._over:
             samples = self.take(room)
@@ -109,7 +109,7 @@ class InMemory:
                 self.do(client, conversation.hello())
 
     def do(self, party: int, actions: Sequence[Action]) -> None:
-        """Does what a party's conversation asks for."""
+        """Do what a party's conversation asks for."""
         left = deque(actions)
         while left:
             match left.popleft():

@@ -253,7 +253,7 @@ class Record(Message):
     activated: NDArray[np.bool_]
     """(M,)"""
     missing: Rounds
-    """(M,): 0 where the client answered, else how it was replaced; see `anabranch.protocol.missing`."""
+    """(M,): 0 where the client answered, else how it was replaced; see `anabranch.protocol.server.missing`."""
     applied: Rounds
     """(M,): which parameters each embedding belongs to; where they are stored, how many derivatives were in those."""
     embeddings: NDArray[Any]

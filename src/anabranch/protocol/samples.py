@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.compute import ClientCompute
+from anabranch.core.party_programs import ClientCompute
 from anabranch.protocol.messages import NONE, Events
 
 
@@ -32,7 +32,7 @@ class SampleWindow:
         self._events |= {first + i: event for i, event in enumerate(events)}
 
     def catch_up(self, t: int) -> bool:
-        """Makes the window what it was before round ``t``; false where a sample is not known."""
+        """Make the window what it was before round ``t``; false where a sample is not known."""
         rows = self._compute.rule.update.rows
         if rows is None:
             return True

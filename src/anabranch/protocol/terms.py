@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import jax
 import numpy as np
 
-from anabranch.party import Rule
+from anabranch.core.party import Rule
 
 VERSION = 4
 """Of the protocol: parties of other versions do not understand one another."""
@@ -27,7 +27,7 @@ class Terms:
     """The dtype of embeddings and derivatives."""
 
     def differences(self, other: Terms) -> list[str]:
-        """Each field that differs, with both values, this side's first.
+        """Return each field that differs, with both values, this side's first.
 
         >>> Terms("a", 4, "OGD()", "float32").differences(Terms("a", 5, "OGD()", "float16"))
         ['clients is 4 here and 5 there', 'wire is float32 here and float16 there']
@@ -45,6 +45,6 @@ def difference(name: str, here: object, there: object) -> str:
 
 
 def terms_of(federation: str, clients: int, rule: Rule) -> Terms:
-    """The terms of a federation whose parties update by this rule."""
+    """Return the terms of a federation whose parties update by this rule."""
     update = jax.tree.map(lambda leaf: leaf.item() if isinstance(leaf, np.ndarray) else leaf, rule.update)
     return Terms(federation, clients, repr(update), rule.wire.name)

@@ -7,18 +7,18 @@ from importlib.metadata import version
 from pathlib import Path
 
 from anabranch.errors import ConfigError
-from anabranch.files import replace_file, writing
 from anabranch.report.page import Page, render
 from anabranch.report.places import find
 from anabranch.report.ran import runs_part
 from anabranch.report.reproduced import reproduction_part
 from anabranch.report.swept import sweep_part
+from anabranch.storage.files import replace_file, writing
 
 NAME, ENDINGS = "report.html", (".html", ".htm")
 
 
 def report(folder: Path, out: Path | None = None) -> Path:
-    """Writes the page of all results in a folder and its subfolders, and returns where it is.
+    """Write the page of all results in a folder and its subfolders, and return where it is.
 
     Args:
         folder: results of ``anabranch reproduce``, ``anabranch sweep`` or ``anabranch run``.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anabranch.experiments.figures import COLOURS, error_label, recent_error, style
-from anabranch.output import png
+from anabranch.paper.figures import COLOURS, error_label, recent_error, style
 from anabranch.report.page import Picture, picture
+from anabranch.simulation.output import png
 
 MOST_LINES = len(COLOURS)
 LONGEST = 90
@@ -15,7 +15,7 @@ LONGEST = 90
 
 
 def draw_curves(curves: Mapping[str, Mapping[str, Sequence[Any]]], caption: str) -> Picture | None:
-    """The error rates as the rounds go by; None where no curve has a point.
+    """Return the error rates as the rounds go by; None where no curve has a point.
 
     Args:
         curves: by name, at most `MOST_LINES`; each has ``rounds`` and ``run_time_error``.

@@ -6,14 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from anabranch.traffic import MB
+from anabranch.simulation.traffic import MB
 
 NONE = "–"
 INFINITE = {"inf": "∞", "-inf": "−∞"}  # as JSON has them here
 
 
 def text(value: object, how: str = "") -> str:
-    """A value in a table's cell.
+    """Return a value in a table's cell.
 
     Args:
         how: as Python's `format` takes it; text that stands among numbers is left as it is.
@@ -35,12 +35,12 @@ def text(value: object, how: str = "") -> str:
 
 
 def is_number(value: object) -> bool:
-    """Whether it stands at the right of its column."""
+    """Return whether it stands at the right of its column."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """The arithmetic mean of those that are there; None of nothing.
+    """Return the arithmetic mean of those that are there; None of nothing.
 
     >>> mean([1, None, 2]), mean([])
     (1.5, None)
@@ -50,12 +50,12 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 
 def megabytes(count: float) -> float:
-    """Bytes in the unit of all tables, 2^20."""
+    """Return bytes in the unit of all tables, 2^20."""
     return count / MB
 
 
 def joined(values: Mapping[str, object]) -> str:
-    """Names and values in one line.
+    """Name and values in one line.
 
     >>> joined({"jax": "0.10.2", "cores": 2})
     'jax 0.10.2, cores 2'
@@ -64,7 +64,7 @@ def joined(values: Mapping[str, object]) -> str:
 
 
 def machine_text(machine: Mapping[str, object] | None) -> str:
-    """A processor and its cores, as results have them.
+    """Return a processor and its cores, as results have them.
 
     >>> machine_text({"processor": "Xeon", "cores": 2}), machine_text(None)
     ('Xeon, 2 cores', 'not recorded')

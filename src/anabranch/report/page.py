@@ -118,13 +118,13 @@ class Page:
 
 
 def picture(png: bytes, caption: str, aside: str = "") -> Picture:
-    """The content of a PNG file as it goes into the page; its size stands at its beginning."""
+    """Return the content of a PNG file as it goes into the page; its size stands at its beginning."""
     width, height = (int.from_bytes(png[at : at + 4], "big") for at in (16, 20))
     return Picture(caption, aside, f"data:image/png;base64,{base64.b64encode(png).decode()}", width, height)
 
 
 def render(page: Page) -> str:
-    """The page's HTML, with everything in it."""
+    """Return the page's HTML, with everything in it."""
     environment = Environment(
         loader=PackageLoader("anabranch"),
         autoescape=True,

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anabranch.errors import DataError
-from anabranch.experiments.summary import SUMMARY
-from anabranch.files import reading
-from anabranch.output import RESULT
+from anabranch.paper.summary import SUMMARY
+from anabranch.simulation.output import RESULT
+from anabranch.storage.files import reading
 from anabranch.sweep.folder import MANIFEST, TRIALS
 
 DEPTH = 3
@@ -26,7 +26,7 @@ class Found(NamedTuple):
 
 
 def find(folder: Path) -> Found:
-    """Looks in the folder and its subfolders.
+    """Look in the folder and its subfolders.
 
     Raises:
         DataError: where the folder, or one in it, cannot be read, or holds no results.
@@ -64,7 +64,7 @@ def relative(place: Path, folder: Path) -> str:
 
 
 def _walk(folder: Path) -> list[tuple[Path, list[str], list[str]]]:
-    """Each folder with its subfolders' and files' names."""
+    """Return each folder with its subfolders' and files' names."""
 
     def fail(error: OSError) -> None:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error

@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from anabranch.output import CURVE, PICTURE, RESULT
 from anabranch.report.drawing import MOST_LINES, draw_curves
 from anabranch.report.formats import is_number, joined, mean, megabytes, text
 from anabranch.report.page import Fact, Fold, Heading, Part, Picture, Row, Section, Table
 from anabranch.report.places import relative
 from anabranch.report.reading import flat, read_curve, read_json, read_picture
+from anabranch.simulation.output import CURVE, PICTURE, RESULT
 from anabranch.sweep.record import Value, Whole
 
 WRITER = "anabranch run"
@@ -34,7 +34,7 @@ MEANINGS = {
 
 
 class ResultFile(BaseModel):
-    """A ``result.json``, as `anabranch.output` writes it."""
+    """A ``result.json``, as `anabranch.simulation.output` writes it."""
 
     name: str | None = None
     run_again: str | None = None
@@ -82,7 +82,7 @@ class ResultFile(BaseModel):
 
 
 def runs_part(folder: Path, places: Sequence[Path]) -> Part:
-    """A table of all runs and their curves together, then each by itself.
+    """Return a table of all runs and their curves together, then each by itself.
 
     Args:
         folder: what the page is about.

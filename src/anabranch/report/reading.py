@@ -17,7 +17,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def read_json(path: Path, kind: type[Model], writer: str) -> Model:
-    """The file's content, checked.
+    """Return the file's content, checked.
 
     Args:
         writer: the command that writes such files.
@@ -32,7 +32,7 @@ def read_json(path: Path, kind: type[Model], writer: str) -> Model:
 
 
 def read_curve(path: Path, writer: str) -> dict[str, list[float]]:
-    """The columns ``rounds`` and ``run_time_error`` of a ``curve.csv``."""
+    """Return the columns ``rounds`` and ``run_time_error`` of a ``curve.csv``."""
     try:
         lines = list(csv.DictReader(read_bytes(path).decode().splitlines(), strict=True))
         return {name: [float(line[name]) for line in lines] for name in ("rounds", "run_time_error")}
@@ -59,7 +59,7 @@ def damaged(path: Path, writer: str, problem: str) -> DataError:
 
 
 def flat(values: Any, name: str = "") -> dict[str, Value]:
-    """Settings by their full names, as ``--set`` takes them.
+    """Return settings by their full names, as ``--set`` takes them.
 
     >>> flat({"seed": 1, "update": {"name": "DLR", "window": 10}})
     {'seed': 1, 'update.name': 'DLR', 'update.window': 10}
@@ -73,7 +73,7 @@ def flat(values: Any, name: str = "") -> dict[str, Value]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's content.
+    """Return the file's content.
 
     Raises:
         DataError: where it cannot be read.

@@ -9,9 +9,9 @@ from pathlib import Path
 from pydantic import BaseModel, FiniteFloat
 
 from anabranch.display import duration
-from anabranch.experiments.registry import EXPERIMENTS
-from anabranch.experiments.summary import SUMMARY
-from anabranch.experiments.tuning import NAME as TUNING
+from anabranch.paper.registry import EXPERIMENTS
+from anabranch.paper.summary import SUMMARY
+from anabranch.paper.tuning import NAME as TUNING
 from anabranch.report.formats import is_number, joined, machine_text, machines_text, text
 from anabranch.report.page import Fact, Fold, Heading, Part, Picture, Row, Section, Table
 from anabranch.report.places import relative
@@ -23,7 +23,7 @@ LEGEND = "Columns in italics are the paper's own numbers. A difference with a si
 
 
 class ColumnFile(BaseModel):
-    """A column, as `anabranch.experiments.summary` writes it."""
+    """A column, as `anabranch.paper.summary` writes it."""
 
     key: str
     heading: str
@@ -95,7 +95,7 @@ class SummaryFile(BaseModel):
 
 
 def reproduction_part(folder: Path, place: Path, places: Sequence[Path]) -> Part:
-    """All experiments of one folder, in the paper's order.
+    """Return all experiments of one folder, in the paper's order.
 
     Args:
         folder: what the page is about.
@@ -154,7 +154,7 @@ def _trials(summary: SummaryFile) -> str:
 
 
 def _blocks(place: Path, summary: SummaryFile, title: str) -> list[Table | Picture]:
-    """Each table after the picture of the same name; pictures by themselves come first."""
+    """Return each table after the picture of the same name; pictures by themselves come first."""
     pictures = {each.file: _picture(place, summary, each) for each in summary.pictures}
     paired: list[Table | Picture] = []
     for table in summary.tables:
@@ -192,6 +192,6 @@ def _kind(column: ColumnFile, rows: Sequence[dict[str, Value]]) -> str:
 
 
 def _split(caption: str, scale: str) -> tuple[str, str]:
-    """A caption, and what was added to say that the experiment is smaller than the paper's."""
+    """Return a caption, and what was added to say that the experiment is smaller than the paper's."""
     shorter = caption.removesuffix(scale)
     return shorter, caption[len(shorter) :].strip()

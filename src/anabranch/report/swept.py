@@ -37,7 +37,7 @@ class ManifestFile(BaseModel):
 
 
 def sweep_part(folder: Path, place: Path) -> Part:
-    """The trials from best to worst, the best few's curves, what failed, and what all have in common.
+    """Return the trials from best to worst, the best few's curves, what failed, and what all have in common.
 
     Args:
         folder: what the page is about.
@@ -149,7 +149,7 @@ def _notes(trials: Sequence[TrialFile], failed: int) -> list[str]:
 
 
 def _facts(trials: Sequence[TrialFile], manifest: Mapping[str, Any]) -> list[Fact]:
-    """Settings that all trials share, and what else the manifest says."""
+    """Return settings that all trials share, and what else the manifest says."""
     settings = [trial.settings for trial in trials]
     varied = _varied(settings)
     fixed = {name: value for each in settings for name, value in each.items() if name not in varied}
@@ -172,7 +172,9 @@ def _varied(settings: Sequence[Mapping[str, Value]]) -> list[str]:
 
 
 def _varies(name: str, settings: Sequence[Mapping[str, Value]]) -> bool:
-    """Whether a setting tells trials apart; one that some have not, since their section's name is another, does not."""
+    """Return whether a setting tells trials apart; one that some have not, since their section's name is another,
+    does not.
+    """
     held = [each[name] for each in settings if name in each]
     if any(value != held[0] for value in held):
         return True

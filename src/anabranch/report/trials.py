@@ -67,14 +67,14 @@ class Group:
         return not self.complete, self.diverged > 0, math.inf if self.error is None else self.error
 
     def curve(self) -> dict[str, list[Any]]:
-        """The mean of their run-time error rates, as far as all have them."""
+        """Return the mean of their run-time error rates, as far as all have them."""
         points = min(len(trial.curve.rounds) for trial in self.trials)
         columns = zip(*(trial.curve.run_time_error[:points] for trial in self.trials), strict=True)
         return {"rounds": self.trials[0].curve.rounds[:points], "run_time_error": [mean(each) for each in columns]}
 
 
 def read_trials(place: Path, versions: Mapping[str, Value] | None) -> list[TrialFile]:
-    """The records of the finished trials, the best first.
+    """Return the records of the finished trials, the best first.
 
     Args:
         place: the folder of the sweep.
@@ -91,7 +91,7 @@ def read_trials(place: Path, versions: Mapping[str, Value] | None) -> list[Trial
 
 
 def grouped(trials: Sequence[TrialFile]) -> list[Group]:
-    """The trials in groups, the best first."""
+    """Return the trials in groups, the best first."""
     groups: dict[str, Group] = {}
     for trial in trials:
         settings = {name: value for name, value in trial.settings.items() if name != SEED}

@@ -25,11 +25,11 @@ class Stimulus(Protocol):
     is 0, nobody calls `state` or `restore`."""
 
     def touches(self, reading: Reading, x: NDArray[Any]) -> bool:
-        """Whether a reading activates the client; ``x`` (d,) is its features, made of its values."""
+        """Return whether a reading activates the client; ``x`` (d,) is its features, made of its values."""
         ...
 
     def decide(self, t: int, x: NDArray[Any]) -> bool:
-        """Whether round ``t``, of an event that it has not told of, activates it; ``x`` (d,) is its features."""
+        """Return whether round ``t``, of an event that it has not told of, activates it; ``x`` (d,) is its features."""
         ...
 
     def state(self, entity: str) -> list[Any]:
@@ -53,7 +53,7 @@ class OnEvent:
     entities = 0
 
     def touches(self, reading: Reading, x: NDArray[Any]) -> bool:
-        """Yes."""
+        """Ye."""
         return True
 
     def decide(self, t: int, x: NDArray[Any]) -> bool:
@@ -137,11 +137,11 @@ class SendOnDelta:
         self._sent: OrderedDict[str, tuple[float | None, ...]] = OrderedDict()
 
     def unknown(self, columns: Sequence[Column]) -> str | None:
-        """The first column that it looks at and that is no number of these; else None."""
+        """Return the first column that it looks at and that is no number of these; else None."""
         return next((each for each in self._columns if each not in numbers_of(columns)), None)
 
     def touches(self, reading: Reading, x: NDArray[Any]) -> bool:
-        """Whether it has moved; it is then the last one that did."""
+        """Return whether it has moved; it is then the last one that did."""
         now = tuple(_number(reading.values, name) for name in self._columns)
         before = self._sent.get(reading.entity)
         if before is not None and not any(map(_moved, before, now, self._thresholds)):
@@ -157,7 +157,7 @@ class SendOnDelta:
         return False
 
     def state(self, entity: str) -> list[Any]:
-        """The values of its last reading that did."""
+        """Return the values of its last reading that did."""
         return [*self._sent[entity]]
 
     def restore(self, states: Mapping[str, list[Any]]) -> None:
@@ -167,7 +167,7 @@ class SendOnDelta:
 
 
 def numbers_of(columns: Sequence[Column]) -> list[str]:
-    """The names of those that may move."""
+    """Return the names of those that may move."""
     return [each.name for each in columns if each.kind != "category"]
 
 
@@ -178,7 +178,9 @@ def _moved(before: float | None, now: float | None, threshold: float) -> bool:
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:
-    """A value as a number; None where it is missing or none: the rules of the features have their say about that."""
+    """Return a value as a number; None where it is missing or none: the rules of the features have their say about
+    that.
+    """
     value = values.get(name)
     if is_missing(value):
         return None

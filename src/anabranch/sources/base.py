@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from anabranch.errors import ConfigError
-from anabranch.sources.times import text_of
+from anabranch.storage.times import text_of
 
 AsOf: TypeAlias = Literal["event", "now"]
 """What a look-up is of: the last values at or before the event, or the last there are."""
@@ -52,7 +52,7 @@ class Place(NamedTuple):
     """Compared from the first on; of two places that are the same so far, the next are both numbers or both texts."""
 
     def is_before(self, other: Place) -> bool:
-        """Whether the source gives this one first."""
+        """Return whether the source gives this one first."""
         return self.of == other.of and self.order < other.order
 
 
@@ -85,15 +85,15 @@ class Source(Protocol):
     """Whether `look` may take a while: another thread may then call it, whatever else goes on."""
 
     async def begin(self) -> None:
-        """Gets ready to be asked, once, before anything else."""
+        """Get ready to be asked, once, before anything else."""
         ...
 
     def readings(self) -> AsyncIterator[Happening]:
-        """Readings as they happen; it ends where none will follow."""
+        """Return readings as they happen; it ends where none will follow."""
         ...
 
     def look(self, name: bytes) -> Mapping[str, Any] | None:
-        """The last values of an event's entity at or before its time; None where there are none.
+        """Return the last values of an event's entity at or before its time; None where there are none.
 
         Raises:
             AwayError: where it cannot say now, and may later.
@@ -101,7 +101,7 @@ class Source(Protocol):
         ...
 
     async def close(self) -> None:
-        """Lets go of what it holds."""
+        """Let go of what it holds."""
         ...
 
 
@@ -117,7 +117,7 @@ class Notes:
         self._counts, self._where = counts, where
 
     def __getitem__(self, kind: str) -> int:
-        """How many of a kind there were."""
+        """Return how many of a kind there were."""
         return self._counts[kind]
 
     def note(self, kind: str, text: str) -> None:
@@ -129,7 +129,7 @@ class Notes:
 
 
 def note_place(notes: Notes, reading: Reading, place: str) -> None:
-    """Notes a reading that is older than another of its entity, or of the same time."""
+    """Note a reading that is older than another of its entity, or of the same time."""
     if place == "before others":
         notes.note(
             "back in time",
@@ -155,7 +155,7 @@ class ClockCheck:
         self._notes, self._most, self._clock = notes, most, clock
 
     def check(self, reading: Reading) -> None:
-        """Looks at a reading; it counts by its own time all the same, as all parties name it by that."""
+        """Look at a reading; it counts by its own time all the same, as all parties name it by that."""
         ahead = reading.time / 1e6 - self._clock()
         if ahead > self._most:
             self._notes.note(

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.errors import ConfigError, DataError, counted, kind_of, nearest
-from anabranch.sources.names import as_whole
+from anabranch.storage.event_ids import as_whole
 
 Kind: TypeAlias = Literal["number", "flag", "category"]
 State: TypeAlias = NDArray[np.float64]
@@ -162,7 +162,8 @@ class Features:
         return np.zeros((4, len(self.columns)))
 
     def __call__(self, state: State, values: Mapping[str, Any]) -> tuple[State, NDArray[np.float32]]:
-        """The features (d,) of a reading's values, and the state with these in it; a refused reading changes none.
+        """Return the features (d,) of a reading's values, and the state with these in it; a refused reading changes
+        none.
 
         Raises:
             DataError: where a value is missing and its rule refuses that, or it is no value of its column; the message
@@ -224,7 +225,7 @@ def _described(column: Column) -> dict[str, Any]:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether there is no value: null, not a number, or an empty text."""
+    """Return whether there is no value: null, not a number, or an empty text."""
     if isinstance(value, str):
         return not value.strip()
     return value is None or (isinstance(value, float | np.floating | Decimal) and math.isnan(value))
@@ -236,7 +237,7 @@ def flag_of(value: Any) -> float | None:
 
 
 def _number(column: Column, value: Any) -> float | None:
-    """A value as a number; None where it is missing."""
+    """Return a value as a number; None where it is missing."""
     if is_missing(value):
         return None
     where = f"column '{column.name}'"
@@ -305,7 +306,9 @@ def _add(state: State, number: float) -> None:
 
 
 def _standardised(state: State, number: float) -> float:
-    """``(x − μ) / σ`` of the values so far; 0 where they were all the same. As `streams.standardise`, to the bit."""
+    """Return ``(x − μ) / σ`` of the values so far; 0 where they were all the same. As `streams.standardise`, to the
+    bit.
+    """
     count, first, total, squares = state
     if not count:
         return 0.0

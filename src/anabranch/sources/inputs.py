@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from anabranch.errors import AwayError, CheckpointError, DataError
 from anabranch.sources.base import Notes
 from anabranch.sources.features import Features, State
-from anabranch.sources.kept import KeptInputs
+from anabranch.storage.feature_store import KeptInputs
 
 Found: TypeAlias = Mapping[str, Any] | AwayError | None
 """The values of an event, or why the source cannot say now; None where it has none."""
 
 
 def note_crowded_out(notes: Notes, kept: KeptInputs, advice: str) -> None:
-    """Notes each input that had to go though its label may come, and says what to do about it."""
+    """Note each input that had to go though its label may come, and say what to do about it."""
     for _ in range(kept.crowded_out - notes["crowded out"]):
         notes.note(
             "crowded out",
@@ -65,7 +65,7 @@ class Inputs:
         return np.frombuffer(numbers).reshape(begin.shape).copy()
 
     def lacking(self, events: Iterable[bytes]) -> list[bytes]:
-        """Those of the events that a source would be asked for, each once.
+        """Return those of the events that a source would be asked for, each once.
 
         Raises:
             CheckpointError, OutputError: where what is kept cannot be read.
@@ -103,7 +103,7 @@ class Inputs:
         return found
 
     def expire(self, now: float) -> int:
-        """Lets go of inputs that are too old at this time, in seconds since 1970; how many that were.
+        """Let go of inputs that are too old at this time, in seconds since 1970; how many that were.
 
         Raises:
             CheckpointError, OutputError: where what is kept cannot be read or written.
@@ -136,8 +136,8 @@ class Inputs:
             return None
 
     def look(self, event: bytes) -> NDArray[np.float32] | None:
-        """The features (d,) of an event; None where there are none or the source cannot say, or where a value is not
-        one that the rules take.
+        """Return the features (d,) of an event; None where there are none or the source cannot say, or where a
+        value is not one that the rules take.
 
         Raises:
             CheckpointError, OutputError: where what is kept cannot be read or written.
@@ -153,7 +153,7 @@ class Inputs:
         return None if made is None else self._keep(event, *made[1:])
 
     def read(self, event: bytes) -> tuple[Mapping[str, Any], NDArray[np.float32]] | None:
-        """The values and the features (d,) of an event that a reading has just come of; None as for `look`.
+        """Return the values and the features (d,) of an event that a reading has just come of; None as for `look`.
 
         Until somebody else knows of the event, its features are those of its last reading.
 

@@ -24,11 +24,11 @@ from nats.js import api
 from nats.js import errors as js_errors
 
 from anabranch.errors import ConfigError, ConnectError, DataError, OutputError
-from anabranch.sources.aside import Aside
 from anabranch.sources.base import AsOf, ClockCheck, Happening, Notes, Reading, check_as_of, note_place
-from anabranch.sources.latest import Latest
-from anabranch.sources.names import Names, entity_text
-from anabranch.sources.times import UNITS, micros
+from anabranch.sources.recent_readings import Latest
+from anabranch.storage.dead_letters import Aside
+from anabranch.storage.event_ids import Names, entity_text
+from anabranch.storage.times import UNITS, micros
 
 Form: TypeAlias = Literal["json", "msgpack"]
 Connect: TypeAlias = Callable[[], Awaitable[Client]]
@@ -143,7 +143,7 @@ class JetStreamSource:
         """Whether no more is wanted: who reads may be cancelled, and nats-py loses that now and then."""
 
     async def begin(self) -> None:
-        """Connects, and reads the bucket.
+        """Connect, and read the bucket.
 
         Raises:
             ConfigError: where there is no such bucket, or the broker refuses it.
@@ -166,7 +166,7 @@ class JetStreamSource:
     # -- events -------------------------------------------------------------------------------------------------
 
     async def readings(self) -> AsyncIterator[Happening]:
-        """Each message, as it comes.
+        """Yield each message, as it comes.
 
         Raises:
             ConfigError: where there is no such stream, or the broker refuses it.
@@ -256,7 +256,7 @@ class JetStreamSource:
             _log.info("%s: a message could not be acknowledged: %s", self._where, error)
 
     async def _keep_under_way(self) -> None:
-        """Tells the broker of what is not safe yet, so that it is not given again meanwhile."""
+        """Tell the broker of what is not safe yet, so that it is not given again meanwhile."""
         while True:
             await asyncio.sleep(self._ack_wait / 3)
             for place in [*self._under_way.values()]:
@@ -286,12 +286,13 @@ class JetStreamSource:
         return Reading(entity, time, {name: fields.get(name) for name in self._columns}), event
 
     def _held(self) -> Client:
-        """The connection, as it is."""
+        """Return the connection, as it is."""
         assert self._client is not None, "begin comes first"
         return self._client
 
     async def _connected(self) -> Client:
-        """The connection; made anew where nats-py has given up, as it does where a broker says that something is wrong.
+        """Return the connection; made anew where nats-py has given up, as it does where a broker says that
+        something is wrong.
 
         Raises:
             ConnectError: where the broker refuses it.
@@ -312,7 +313,7 @@ class JetStreamSource:
             return self._held()
 
     def _check_lasting(self, client: Client, error: BaseException, where: str) -> None:
-        """Raises an error that waiting does not mend, in words for people."""
+        """Raise an error that waiting does not mend, in words for people."""
         if isinstance(error, js_errors.BadBucketError):
             raise ConfigError(f"{where}: is a stream, and no key-value bucket") from error
         if isinstance(error, js_errors.APIError) and 400 <= (code := error.code or 0) < 500 and code not in _PASSING:
@@ -345,7 +346,7 @@ class JetStreamSource:
     # -- look-ups -----------------------------------------------------------------------------------------------
 
     async def _watch(self, bucket: str, ready: asyncio.Event) -> None:
-        """Holds the bucket's entries, for as long as it runs."""
+        """Hold the bucket's entries, for as long as it runs."""
         while not self._closed:
             watcher: Any = None
             client = await self._connected()
@@ -399,7 +400,7 @@ class JetStreamSource:
             self._under[entry.key] = reading.entity
 
     def look(self, name: bytes) -> Mapping[str, Any] | None:
-        """The last values of an event's entity at or before its time; of those that are held.
+        """Return the last values of an event's entity at or before its time; of those that are held.
 
         Raises:
             Exception: that ended the watch of the bucket, since what is held would be of before it.
@@ -408,13 +409,13 @@ class JetStreamSource:
         return self._latest.look(name) if self._as_of == "event" else self._latest.last(name)
 
     def _check_tasks(self) -> None:
-        """Raises what one of them failed with."""
+        """Raise what one of them failed with."""
         for task in self._tasks:
             if task.done() and not task.cancelled():
                 task.result()
 
     async def close(self) -> None:
-        """Ends the connection, and whoever reads; what is not safe is given again."""
+        """End the connection, and whoever reads; what is not safe is given again."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -425,7 +426,7 @@ class JetStreamSource:
 
 
 async def _hang_up(client: Client) -> None:
-    """Closes a connection; nats-py may wait for ever for one whose last handshake failed."""
+    """Close a connection; nats-py may wait for ever for one whose last handshake failed."""
     closing = asyncio.ensure_future(client.close())
     await asyncio.wait({closing}, timeout=CLOSING)
     closing.cancel()

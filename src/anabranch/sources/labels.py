@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from anabranch.sources.base import Happening, Notes, Source
 from anabranch.sources.features import is_missing
-from anabranch.sources.names import Names
-from anabranch.sources.times import text_of
+from anabranch.storage.event_ids import Names
+from anabranch.storage.times import text_of
 
 
 class LateLabel(NamedTuple):
@@ -47,7 +47,7 @@ class SourceLabels:
         self.notes = Notes(self.counts, "labels")
 
     async def labels(self) -> AsyncIterator[LateLabel]:
-        """Each label, as it comes."""
+        """Yield each label, as it comes."""
         async for happening in self._source.readings():
             value = happening.reading.values.get(self._column)
             label = None if is_missing(value) else _whole(value)

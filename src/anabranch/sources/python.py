@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 from anabranch.errors import DataError
 from anabranch.sources.base import ClockCheck, Happening, Notes, Reading, note_place
-from anabranch.sources.latest import Latest
-from anabranch.sources.names import Names, entity_text
-from anabranch.sources.times import micros
+from anabranch.sources.recent_readings import Latest
+from anabranch.storage.event_ids import Names, entity_text
+from anabranch.storage.times import micros
 
 LookUp: TypeAlias = Callable[[str, int], Mapping[str, Any] | None]
 """The values of an entity (an empty text with sensors) at a time, in microseconds since 1970; None where unknown."""
@@ -25,7 +25,7 @@ class PythonSource:
     Args:
         names: of events.
         readings: as they happen; an entity may be a whole number, and a time whatever
-            `anabranch.sources.times.micros` takes. None where there are no events, only look-ups.
+            `anabranch.storage.times.micros` takes. None where there are no events, only look-ups.
         look: the values of an entity at a time. None is the last reading of the entity at or before it.
         entities: whose ids `look` may be asked for, beside those that had readings. Only with a list of them can a
             client answer for an entity of which it had no reading itself, since the wire has keyed hashes alone.
@@ -65,7 +65,7 @@ class PythonSource:
         """Nothing: it is ready."""
 
     async def readings(self) -> AsyncIterator[Happening]:
-        """The iterator's; one whose entity or time is none is counted and left out.
+        """Yield the iterator's; one whose entity or time is none is counted and left out.
 
         Raises:
             DataError: where something is no reading at all.
@@ -90,7 +90,7 @@ class PythonSource:
             yield Happening(self._names.of(reading.entity, reading.time), reading)
 
     def look(self, name: bytes) -> Mapping[str, Any] | None:
-        """The values of an event's entity at its time."""
+        """Return the values of an event's entity at its time."""
         if self._look is None:
             return self._latest.look(name)
         read = self._names.read(name)

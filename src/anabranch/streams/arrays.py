@@ -17,7 +17,7 @@ _BLOCK = 1024
 
 
 def from_arrays(features: Sequence[ArrayLike], labels: ArrayLike, classes: int | None = None) -> Arrays:
-    """A stream of the rows of arrays, in their order: client ``m`` holds ``features[m]``, the server ``labels``.
+    """Return a stream of the rows of arrays, in their order: client ``m`` holds ``features[m]``, the server ``labels``.
 
     Args:
         features: one array ``(T, d_m)`` a client. float32 and float64 stay as they are, and other numbers become
@@ -66,7 +66,7 @@ class Arrays(Stream):
         self._x, self._y = x, y
 
     def describe(self) -> dict[str, Any]:
-        """Rows, dtype, widths and the SHA-256 of the features' bytes followed by the labels' (int32)."""
+        """Return rows, dtype, widths and the SHA-256 of the features' bytes followed by the labels' (int32)."""
         sha = hashlib.sha256(self._x.data)
         sha.update(self._y.data)
         return {

@@ -45,7 +45,7 @@ class Stream(ABC):
 
     @abstractmethod
     def blocks(self) -> Iterator[Block]:
-        """The samples from the first on, in blocks of any length; each call starts anew with the same samples.
+        """Return the samples from the first on, in blocks of any length; each call starts anew with the same samples.
 
         A block is read before the next one is asked for, so its arrays may be used again.
         """

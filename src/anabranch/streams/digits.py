@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from anabranch.errors import DataError
-from anabranch.files import reading
+from anabranch.storage.files import reading
 
 ENV = "ANABRANCH_DATA"
 """The environment variable that names a folder of data files."""
@@ -151,7 +151,7 @@ def _cache() -> Path:
 
 
 def _from_folder(folder: Path, source: str) -> Digits | None:
-    """The digits in ``folder`` or its ``mnist``, None where there are none."""
+    """Return the digits in ``folder`` or its ``mnist``, None where there are none."""
     with reading(folder, DataError):
         there = folder.is_dir()
     if not there:
@@ -192,7 +192,7 @@ def _read_pair(images: Path, labels: Path, source: str) -> Digits:
 
 
 def _read_idx(path: Path, ndim: int) -> tuple[NDArray[np.uint8], str]:
-    """The bytes of an idx file as an array, and the MD5 of the decompressed file."""
+    """Return the bytes of an idx file as an array, and the MD5 of the decompressed file."""
     try:
         raw = path.read_bytes()
         if path.suffix == ".gz":
@@ -246,7 +246,7 @@ def _fetch(url: str, md5: str, cache: Path) -> None:
 
 @functools.cache
 def _reachable() -> tuple[str, ...]:
-    """The mirrors that answer within a few seconds, asked once a process.
+    """Return the mirrors that answer within a few seconds, asked once a process.
 
     A name server that does not answer can hold a lookup for longer than any timeout that requests knows of, so the
     question is asked in threads that nobody waits for.

@@ -82,7 +82,7 @@ class Drift(Stream):
                 return
 
     def _labels(self) -> Iterator[NDArray[np.int32]]:
-        """The classes of all rounds, ``_BLOCK`` at a time."""
+        """Yield the classes of all rounds, ``_BLOCK`` at a time."""
         # Two generators, so that neither a stage's probabilities nor a round's class depends on _BLOCK.
         seeds = np.random.SeedSequence(self.seed).spawn(2)
         of_stages, of_rounds = (np.random.Generator(np.random.PCG64(s)) for s in seeds)

@@ -41,7 +41,7 @@ def imnist(
     *,
     pool: int = 1,
 ) -> IMnist:
-    """The i-MNIST stream: endless deformed digits, each image's pixels split evenly among ``clients``.
+    """Return the i-MNIST stream: endless deformed digits, each image's pixels split evenly among ``clients``.
 
     A round draws a class uniformly from those present (1/10 each, as in the paper), a base digit ``I`` of this class,
     a shift ``d`` of at most one pixel in each direction (uniform over the nine), and two smooth random fields ``F_x``,
@@ -200,7 +200,7 @@ def _pooled(x: NDArray[np.float32], pool: int) -> NDArray[np.float32]:
 
 
 def _padded(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """All images in one flat array: 30 rows of 30 each, and background before the first and after the last."""
+    """Return all images in one flat array: 30 rows of 30 each, and background before the first and after the last."""
     n = len(images)
     flat = np.zeros(_MARGIN + n * _AREA + _MARGIN, np.uint8)
     flat[_MARGIN : _MARGIN + n * _AREA].reshape(n, _ROW, _ROW)[:, :_SIDE, :_SIDE] = images
@@ -225,7 +225,7 @@ def _bank() -> NDArray[np.float32]:
 
 
 def _aligned(*shape: int) -> NDArray[np.float32]:
-    """An uninitialised array at a multiple of 64 bytes: unaligned stores of 64 bytes take twice as long."""
+    """Return an uninitialised array at a multiple of 64 bytes: unaligned stores of 64 bytes take twice as long."""
     size = 4 * int(np.prod(shape))
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64

@@ -32,7 +32,8 @@ _SNIFF = 1 << 20
 
 
 def open_table(path: Path, header: Literal["auto"] | bool, *, shown: bool = True) -> Reader:
-    """The reader for ``path``: Parquet where the name says so, else CSV. Raises DataError where it cannot be one.
+    """Return the reader for ``path``: Parquet where the name says so, else CSV. Raises DataError where it cannot be
+    one.
 
     Where its errors may be logged, ``shown`` is false: they name the place of a wrong value, and not the value.
     """
@@ -65,14 +66,16 @@ class Reader(ABC):
 
     @abstractmethod
     def _pieces(self, columns: Sequence[int], *, numbers: bool = True) -> Iterator[list[Any]]:
-        """The chosen columns as Arrow arrays, a piece of the file at a time; refused where ``numbers`` cannot be."""
+        """Return the chosen columns as Arrow arrays, a piece of the file at a time; refused where ``numbers``
+        cannot be.
+        """
 
     def where(self, row: int, column: int) -> str:
         """How messages name a cell."""
         return f"{self.path}: row {row}, column '{self.names[column]}'"
 
     def read(self, columns: Sequence[int]) -> Iterator[NDArray[np.float64]]:
-        """The chosen columns as finite numbers ``(n, len(columns))``, a piece at a time, from the first row on.
+        """Yield the chosen columns as finite numbers ``(n, len(columns))``, a piece at a time, from the first row on.
 
         Raises :class:`~anabranch.errors.DataError` at the first cell that is missing, infinite or not a number, after
         the rows before it were given.
@@ -101,7 +104,7 @@ class Reader(ABC):
             yield from self._pieces(columns, numbers=False)
 
     def texts(self, column: int) -> list[str]:
-        """A column as texts without the space around them, whole.
+        """Return a column as texts without the space around them, whole.
 
         Raises :class:`~anabranch.errors.DataError` at the first cell that is empty.
         """
@@ -208,12 +211,12 @@ _NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.t
 
 
 def _plain(file: IO[bytes]) -> Any:
-    """An Arrow file over ``file``; mypy and Arrow both want to be told."""
+    """Return an Arrow file over ``file``; mypy and Arrow both want to be told."""
     return pa.PythonFile(file, mode="r")
 
 
 def _numbers(column: Any) -> NDArray[np.float64]:
-    """A column as float64; NaN stands for whatever is not a number."""
+    """Return a column as float64; NaN stands for whatever is not a number."""
     cast = pa.compute.cast
     try:
         return cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)

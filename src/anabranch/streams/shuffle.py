@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def shuffled(pieces: Iterable[NDArray[Any]], size: int, seed: int) -> Iterator[NDArray[Any]]:
-    """The rows of ``pieces`` in a random order, holding ``size`` rows at a time.
+    """Yield the rows of ``pieces`` in a random order, holding ``size`` rows at a time.
 
     The first ``size`` rows fill a buffer. Each further row takes the place of a random one, which goes out. At the end
     the buffer goes out in random order. A row therefore comes at most ``size`` rows early, and as late as it may; with

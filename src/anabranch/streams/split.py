@@ -6,7 +6,7 @@ from anabranch.checks import whole
 
 
 def split_widths(features: int, clients: int) -> tuple[int, ...]:
-    """Widths of ``clients`` contiguous slices of ``features``, as equal as possible, the larger ones first.
+    """Return widths of ``clients`` contiguous slices of ``features``, as equal as possible, the larger ones first.
 
     Raises :class:`~anabranch.errors.ConfigError` unless ``1 <= clients <= features``.
 

@@ -33,7 +33,7 @@ def table(
     shuffle_buffer: int = 0,
     seed: int = 0,
 ) -> Table:
-    """The rows of a CSV or Parquet file (also ``.gz``), in order, read a piece at a time and never whole.
+    """Return the rows of a CSV or Parquet file (also ``.gz``), in order, read a piece at a time and never whole.
 
     Args:
         path: Parquet where the name ends in ``.parquet`` or ``.pq`` (or one of these and ``.gz``), else CSV.
@@ -103,7 +103,7 @@ class Table(Stream):
         self._sha256 = ""
 
     def describe(self) -> dict[str, Any]:
-        """The file's name, size and SHA-256 (read through once), its rows where known, and how it is used."""
+        """Return the file's name, size and SHA-256 (read through once), its rows where known, and how it is used."""
         reader = self._reader
         if not self._sha256:
             with reader.path.open("rb") as file:
@@ -137,7 +137,7 @@ class Table(Stream):
             raise DataError(f"{self._reader.path}: the file has no rows")
 
     def _checked(self) -> Iterator[NDArray[np.float64]]:
-        """Rows of the label and the features."""
+        """Yield rows of the label and the features."""
         done = 0
         for rows in self._reader.read([self._target, *(i for columns in self._parts for i in columns)]):
             good = good_labels(rows[:, 0], self.classes)
@@ -150,7 +150,7 @@ class Table(Stream):
 
 
 def good_labels(y: NDArray[np.float64], classes: int) -> int:
-    """How many labels there are before the first bad one."""
+    """Return how many labels there are before the first bad one."""
     bad = (y < 0) | (y >= classes) | (y != np.floor(y))
     return int(np.argmax(bad)) if bad.any() else len(y)
 
@@ -167,7 +167,7 @@ _MOST_CLASSES = 1_000_000
 
 
 def _count_classes(reader: Reader, target: int) -> int:
-    """The largest label plus one, at least two; one pass over the label column."""
+    """Return the largest label plus one, at least two; one pass over the label column."""
     done, largest = 0, 1
     for rows in reader.read([target]):
         y = rows[:, 0]
@@ -213,7 +213,7 @@ def find_column(reader: Reader, name: str) -> int:
 
 
 def _columns(reader: Reader, target: int, split: Split) -> list[list[int]]:
-    """Each client's columns."""
+    """Return each client's columns."""
     features = [i for i in range(len(reader.names)) if i != target]
     if isinstance(split, int):
         return _cut(features, split_widths(len(features), split))

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from anabranch.errors import DataError
-from anabranch.files import reading
+from anabranch.storage.files import reading
 from anabranch.streams.digits import ENV
 from anabranch.streams.readers import open_table
 from anabranch.streams.tables import Split, Standardise, Table, table
@@ -85,7 +85,7 @@ def _physics(
 
 
 def _find(name: str, page: str, data_dir: str | Path | None) -> Path:
-    """The file ``name``.csv[.gz] in the data folder, or an error that says where it was looked for."""
+    """Return the file ``name``.csv[.gz] in the data folder, or an error that says where it was looked for."""
     where = data_dir or os.environ.get(ENV)
     how = f"It is offered at https://archive.ics.uci.edu/dataset/{page}; name the file by path, or its folder by "
     how += f"data_dir or {ENV}."

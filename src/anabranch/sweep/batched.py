@@ -8,9 +8,9 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from anabranch.batch import Batch, Feed, Seen, most_together, played, shape
-from anabranch.prepared import prepare
-from anabranch.result import versions
+from anabranch.simulation.batch import Batch, Feed, Seen, most_together, played, shape
+from anabranch.simulation.result import versions
+from anabranch.simulation.run_setup import prepare
 from anabranch.sweep.parallel import Attempt, attempt, failed
 from anabranch.sweep.trial import Trial, plan_of, record_of
 
@@ -18,7 +18,7 @@ from anabranch.sweep.trial import Trial, plan_of, record_of
 def run_batched(
     trials: Sequence[Trial], most: int | None = None, begun: Callable[[int], None] = lambda jobs: None
 ) -> Generator[Attempt]:
-    """Runs every trial in this process, and yields what came of each as soon as it is known.
+    """Run every trial in this process, and yield what came of each as soon as it is known.
 
     A trial whose labels come late runs by itself: a batch has no rounds in another order than events. So does one that
     is watched for drift, since what follows a detection is its own.
@@ -81,7 +81,7 @@ class _Member:
 
 
 def _play(members: Sequence[_Member], begun: Callable[[int], None]) -> Iterator[Attempt]:
-    """Plays the batch, and yields what came of each trial when it is over."""
+    """Play the batch, and yield what came of each trial when it is over."""
     begun(len(members))
     under_way = dict(enumerate(members))
     try:

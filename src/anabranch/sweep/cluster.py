@@ -60,7 +60,7 @@ class Tasks(ParallelBackendBase):
 
 @contextmanager
 def dask(address: str) -> Iterator[tuple[Tasks, int]]:
-    """The Dask cluster whose scheduler is at this address, and how many cores its workers have."""
+    """Return the Dask cluster whose scheduler is at this address, and how many cores its workers have."""
     try:
         from distributed import Client
     except ImportError as error:
@@ -85,7 +85,7 @@ def dask(address: str) -> Iterator[tuple[Tasks, int]]:
 
 @contextmanager
 def ray(address: str) -> Iterator[tuple[Tasks, int]]:
-    """The Ray cluster at this address, and how many cores it has."""
+    """Return the Ray cluster at this address, and how many cores it has."""
     try:
         import ray
     except ImportError as error:
@@ -167,7 +167,7 @@ os._exit(0)
 
 def _check_workers(kind: str, address: str, start: Callable[[Callable[[], Any]], Any]) -> None:
     """Whether a worker has what trials need, in the versions that are here."""
-    from anabranch.result import versions
+    from anabranch.simulation.result import versions
 
     try:
         start(partial(check_versions, versions())).result()

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from anabranch.config import Config, RecordedActivation
+from anabranch.config.run import Config, RecordedActivation
 from anabranch.sweep.trial import Trial
 
 
 def with_data(configs: Sequence[Config]) -> list[Trial]:
-    """The trials of these configurations; files that several of them read are looked at once.
+    """Return the trials of these configurations; files that several of them read are looked at once.
 
     Raises:
         AnabranchError: where a file is missing or broken, or a configuration that is looked at does not fit its file.
     """
-    from anabranch import runner
+    from anabranch.config import build as runner
 
     found: dict[str, dict[str, dict[str, Any]]] = {}
     trials = []

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from anabranch.config import Config, SlrUpdate
+from anabranch.config.run import Config, SlrUpdate
 
 START_SECONDS = 3.0
 """Of each trial: reading its data and compiling its program."""
@@ -28,9 +28,9 @@ REFERENCE_SECONDS = 29e-6
 
 
 def estimated_seconds(config: Config) -> float:
-    """The seconds that a trial takes on one core of the reference machine.
+    """Return the seconds that a trial takes on one core of the reference machine.
 
-    >>> from anabranch.configfile import load
+    >>> from anabranch.config.load import load
     >>> estimated_seconds(load("imnist", ["rounds=2_000_000"]))
     129.0
     """
@@ -48,7 +48,7 @@ def estimated_seconds(config: Config) -> float:
 
 
 def machine_factor() -> float:
-    """How many times as long this machine takes as the reference machine; measured in a tenth of a second."""
+    """Return how many times as long this machine takes as the reference machine; measured in a tenth of a second."""
     matrix, vector = np.ones((256, 256), np.float32), np.ones(256, np.float32)
     best, begun = float("inf"), time.perf_counter()
     while time.perf_counter() - begun < 0.1:

@@ -8,20 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anabranch.config import KINDS, Config, value_text
-from anabranch.configfile import (
-    PATHS,
-    PRESETS,
-    Key,
-    Override,
-    Source,
-    absolute_path,
-    change,
-    find_source,
-    load,
-)
+from anabranch.config.load import PATHS, PRESETS, Key, Override, Source, absolute_path, change, find_source, load
+from anabranch.config.run import KINDS, Config, value_text
 from anabranch.errors import ConfigError
-from anabranch.files import reading
+from anabranch.storage.files import reading
 from anabranch.sweep.trial import portable
 
 MOST_TRIALS = 100_000
@@ -46,7 +36,7 @@ class SweepFile(NamedTuple):
     """Every combination; those that come to the same settings are one."""
 
     def common(self) -> dict[str, Any]:
-        """The settings that the grid leaves alone, those that have no value included."""
+        """Return the settings that the grid leaves alone, those that have no value included."""
         held = portable(self.points[0].config, exclude_none=False)
         for key in self.grid:
             section, _, setting = key.partition(".")
@@ -58,7 +48,7 @@ class SweepFile(NamedTuple):
 
 
 def read(path: str | Path, overrides: Iterable[Override] = ()) -> SweepFile:
-    """Reads and checks a sweep's file, with every combination of its grid.
+    """Read and check a sweep's file, with every combination of its grid.
 
     The file's own settings change those of its ``base``, which is a preset, or a file or result named relative to it.
     A grid's key is a setting with a list of values, or a section with a list of tables, whose keys vary together.
@@ -132,12 +122,12 @@ def _check_parties(config: Config, where: str) -> None:
 
 
 def _overlap(one: Key, other: Key) -> bool:
-    """Whether they are the same setting, or one is the section of the other."""
+    """Return whether they are the same setting, or one is the section of the other."""
     return all(a == b for a, b in zip(one, other, strict=False))
 
 
 def label_text(value: Any) -> str:
-    """A grid's value in a table.
+    """Return a grid's value in a table.
 
     >>> label_text(0.1), label_text({"name": "DLR", "window": 10, "decay": 0.9}), label_text({})
     ('0.1', 'DLR, window 10, decay 0.9', 'none')
@@ -152,7 +142,7 @@ def label_text(value: Any) -> str:
 
 
 def _based(own: Source, base: Any) -> Source:
-    """The file's settings on top of those of its base."""
+    """Return the file's settings on top of those of its base."""
     own = change(own, [])
     if base is None:
         return own
@@ -168,7 +158,7 @@ def _based(own: Source, base: Any) -> Source:
 
 
 def _beside(base: str, folder: Path) -> Path:
-    """A base's path, relative to this folder; links in it stay, since its own paths go by where it is named."""
+    """Return a base's path, relative to this folder; links in it stay, since its own paths go by where it is named."""
     try:
         return folder / Path(base).expanduser()
     except (RuntimeError, ValueError):  # of a user who is not there: whoever reads it says so
@@ -187,7 +177,7 @@ def _overrides(key: str, value: Any, file: Source) -> Iterator[Override]:
 
 
 def _checked(grid: Any, where: str) -> dict[str, list[Any]]:
-    """The grid, each setting's dotted key with its list of values."""
+    """Return the grid, each setting's dotted key with its list of values."""
     example = "such as learning_rate = [0.1, 0.01]"
     if not isinstance(grid, Mapping):
         raise ConfigError(f"{where}: there is no section [grid] that says what to vary, {example}")

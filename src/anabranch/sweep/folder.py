@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from anabranch.config import value_text
+from anabranch.config.run import value_text
 from anabranch.errors import ConfigError, OutputError
-from anabranch.files import json_values, replace_file, to_json, writing
-from anabranch.store.lock import locked
+from anabranch.storage.files import json_values, replace_file, to_json, writing
+from anabranch.storage.lock import locked
 from anabranch.sweep.record import check_record
 from anabranch.sweep.trial import Record
 
@@ -22,7 +22,7 @@ WRITERS = {"anabranch sweep": {"versions", "settings", "data"}, "anabranch repro
 
 @contextmanager
 def opened(path: Path, common: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> Iterator[TrialFolder]:
-    """A folder of trials that no other process uses as long as it is open.
+    """Return a folder of trials that no other process uses as long as it is open.
 
     Args:
         path: as of `TrialFolder`, as the others are.
@@ -66,7 +66,8 @@ class TrialFolder:
             replace_file(manifest, to_json(content).encode())
 
     def get(self, key: str) -> Record | None:
-        """The record of a finished trial, or None. A file that is none at all, such as a half of one, counts as none.
+        """Return the record of a finished trial, or None. A file that is none at all, such as a half of one, counts
+        as none.
 
         Raises:
             DataError: where the record lacks something, is not of the trial that its file is named after, or is of
@@ -91,7 +92,7 @@ class TrialFolder:
         return sorted(file.stem for file in (self.path / TRIALS).glob("*.json"))
 
     def put(self, record: Record) -> None:
-        """Keeps the record of a finished trial.
+        """Keep the record of a finished trial.
 
         Raises:
             OutputError: where it cannot be written; nothing is left of it then.
@@ -101,7 +102,7 @@ class TrialFolder:
 
 
 def to_line(record: Record) -> str:
-    """The text of a record's file."""
+    """Return the text of a record's file."""
     return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -28,7 +28,7 @@ class Attempt(NamedTuple):
 def run_all(
     trials: Sequence[Trial], backend: Backend, begun: Callable[[int], None] = lambda jobs: None
 ) -> Generator[Attempt]:
-    """Tries every trial, and yields what came of each as soon as it is known.
+    """Try every trial, and yield what came of each as soon as it is known.
 
     A process that dies takes joblib's pool with it. Then the trials that were under way are suspects: the others go
     on in a new pool, and each suspect is tried alone at the end. One whose process dies again has failed.
@@ -66,7 +66,7 @@ def run_all(
 @contextmanager
 def _attempts(trials: Sequence[Trial], jobs: int) -> Iterator[Iterator[Attempt]]:
     """What comes of the trials, so many at a time; those under way are stopped where it is left early."""
-    from anabranch.result import versions
+    from anabranch.simulation.result import versions
 
     # With one job joblib would train in this process: of two that it has then, one is given work at a time.
     processes = max(2, min(jobs, len(trials)))
@@ -81,7 +81,7 @@ def _attempts(trials: Sequence[Trial], jobs: int) -> Iterator[Iterator[Attempt]]
 
 
 def attempt(trial: Trial, versions: Mapping[str, str]) -> Attempt:
-    """Runs the trial, where these versions are; whatever goes wrong is said in what is returned."""
+    """Run the trial, where these versions are; whatever goes wrong is said in what is returned."""
     try:
         check_versions(versions)
         with warnings.catch_warnings():

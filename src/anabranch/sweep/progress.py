@@ -69,7 +69,7 @@ class Book:
             self._begin()
 
     def now(self) -> SweepProgress:
-        """How far the sweep is at this moment."""
+        """Return how far the sweep is at this moment."""
         with self._lock:
             clock = time.monotonic()
             elapsed = {key: clock - since for key, since in self._since.items()}

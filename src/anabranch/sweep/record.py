@@ -85,7 +85,7 @@ class RecordFile(BaseModel):
 
     @model_validator(mode="after")
     def _with_errors(self) -> RecordFile:
-        """A trial that did not diverge has error rates, as far as it had rounds."""
+        """Return a trial that did not diverge has error rates, as far as it had rounds."""
         if self.diverged is None and self.rounds:
             if self.accumulated_error is None or self.run_time_error is None:
                 raise ValueError("accumulated_error or run_time_error is null, but diverged is null too")
@@ -95,7 +95,7 @@ class RecordFile(BaseModel):
 
     @model_validator(mode="after")
     def _of_its_key(self) -> RecordFile:
-        """Its settings and data are those that its key stands for."""
+        """Return its settings and data are those that its key stands for."""
         try:
             config = restored(self.config)
         except ValidationError as error:

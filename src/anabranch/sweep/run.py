@@ -30,7 +30,7 @@ def run_trials(
     backend: Backend | None = None,
     progress: Callable[[SweepProgress], None] | None = None,
 ) -> Sweep:
-    """Runs those of the trials that the folder does not have, and keeps each there as soon as it is done.
+    """Run those of the trials that the folder does not have, and keep each there as soon as it is done.
 
     This process alone writes to the folder, so workers may be on machines that share no disk with it. Long trials are
     begun first. A trial that diverges is done; one that fails is listed, and stops no other.
@@ -90,6 +90,6 @@ def _attempts(left: Sequence[Trial], backend: Backend, begun: Callable[[int], No
 
 
 def finished(trials: Sequence[Trial], folder: TrialFolder) -> dict[str, Record]:
-    """The records that the folder has of these trials, by their keys."""
+    """Return the records that the folder has of these trials, by their keys."""
     found = {trial.key: folder.get(trial.key) for trial in trials}
     return {key: record for key, record in found.items() if record is not None}

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from anabranch.simulation.traffic import MB
 from anabranch.sweep.file import Point, label_text
 from anabranch.sweep.run import Sweep
 from anabranch.sweep.trial import Trial
-from anabranch.traffic import MB
 
 CSV = "trials.csv"
 NUMBERS = ("accumulated_error", "run_time_error", "diverged", "activation_rate", "MB", "seconds", "key", "failed")
@@ -39,7 +39,7 @@ class Group(NamedTuple):
     """How many the grid has, those that were not run yet included."""
 
     def count(self, what: str) -> int:
-        """How many of its trials ``"diverged"`` or ``"failed"``."""
+        """Return how many of its trials ``"diverged"`` or ``"failed"``."""
         return sum(row.values[what] is not None for row in self.rows)
 
     @property
@@ -54,7 +54,7 @@ class Group(NamedTuple):
 
 
 def rows_of(points: Sequence[Point], trials: Sequence[Trial], sweep: Sweep) -> list[Row]:
-    """A row for each trial that is done or failed, in the order of the grid.
+    """Return a row for each trial that is done or failed, in the order of the grid.
 
     Args:
         points: of the grid.
@@ -72,7 +72,7 @@ def rows_of(points: Sequence[Point], trials: Sequence[Trial], sweep: Sweep) -> l
 
 
 def ranked(rows: Sequence[Row], points: Sequence[Point]) -> list[Group]:
-    """The rows in groups, the least accumulated error first; those that are not complete are last.
+    """Return the rows in groups, the least accumulated error first; those that are not complete are last.
 
     A mean over fewer seeds could win by the luck of those that it has.
 
@@ -99,7 +99,7 @@ def _without_seed(point: Point) -> dict[str, Any]:
 
 
 def trials_csv(rows: Sequence[Row], keys: Sequence[str]) -> str:
-    """The text of ``trials.csv``.
+    """Return the text of ``trials.csv``.
 
     Args:
         keys: of the grid.

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from anabranch.config import Config, SlrUpdate, kinds_by_name
+from anabranch.config.run import Config, SlrUpdate, kinds_by_name
 from anabranch.errors import ConfigError, DataError, Diverged
-from anabranch.files import json_values
-from anabranch.output import untimed
+from anabranch.simulation.output import untimed
+from anabranch.storage.files import json_values
 
 if TYPE_CHECKING:
-    from anabranch.result import Result
-    from anabranch.runner import Plan
+    from anabranch.config.build import Plan
+    from anabranch.simulation.result import Result
 
 PATHS = ("path", "data_dir")
 """Where a file lies says nothing about what is in it: these are no part of a trial's key."""
@@ -71,7 +71,7 @@ def digest(value: Any) -> str:
 
 
 def portable(config: Config, *, exclude_none: bool = True, **how: Any) -> dict[str, Any]:
-    """The settings as JSON values, without where this machine keeps its files."""
+    """Return the settings as JSON values, without where this machine keeps its files."""
     values = json_values(config.model_dump(exclude_none=exclude_none, **how))
     for section in values.values():
         if isinstance(section, dict):
@@ -102,7 +102,7 @@ def checksums(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def run_trial(trial: Trial) -> Record:
-    """Trains, and returns the record.
+    """Train, and return the record.
 
     A trial whose loss stops being finite is done all the same: its record has the round in which that happened, and
     the rates of the rounds before.
@@ -110,7 +110,7 @@ def run_trial(trial: Trial) -> Record:
     Raises:
         AnabranchError: where the trial cannot be run, or the files that are found are not those of the trial.
     """
-    from anabranch.simulator import simulate
+    from anabranch.simulation.simulator import simulate
 
     started = time.perf_counter(), time.process_time()
     plan = plan_of(trial)
@@ -124,7 +124,7 @@ def plan_of(trial: Trial) -> Plan:
     Raises:
         AnabranchError: where it cannot be run, or the files that are found are not those of the trial.
     """
-    from anabranch import runner
+    from anabranch.config import build as runner
 
     plan = runner.build(trial.config)
     _check_data(trial.data, plan.data)
@@ -132,14 +132,14 @@ def plan_of(trial: Trial) -> Plan:
 
 
 def record_of(trial: Trial, train: Callable[[], Result], seconds: Callable[[], tuple[float, float]]) -> Record:
-    """The record of what ``train`` comes to.
+    """Return the record of what ``train`` comes to.
 
     Args:
         trial: the one that it trains.
         train: returns a result, or raises `Diverged`.
         seconds: called after that; how long the trial took, by the clock and of the processor.
     """
-    from anabranch.result import machine
+    from anabranch.simulation.result import machine
 
     diverged = None
     try:
@@ -171,7 +171,7 @@ def check_versions(wanted: Mapping[str, str]) -> None:
     Raises:
         ConfigError: where it has others; both are named.
     """
-    from anabranch.result import versions
+    from anabranch.simulation.result import versions
 
     held = versions()
     other = [f"{name} {held.get(name)}, not {each}" for name, each in wanted.items() if held.get(name) != each]

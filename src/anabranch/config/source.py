@@ -1,0 +1,267 @@
+"""Where a party's events come from, as its file says, and the source that this is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator, Field
+
+from anabranch.broker.connect import connect
+from anabranch.broker.credentials import Credentials
+from anabranch.config.run import Columns, Section, Text
+from anabranch.errors import ConfigError, DataError
+from anabranch.sources.base import Source
+from anabranch.sources.features import Column
+from anabranch.sources.file import FileSource
+from anabranch.sources.jetstream import JetStreamSource
+from anabranch.storage.cursor import Cursor
+from anabranch.storage.dead_letters import Aside
+from anabranch.storage.event_ids import Names, read_key
+from anabranch.storage.times import micros
+
+CURSOR, ENTITIES, ASIDE = "cursor.sqlite", "entities.sqlite", "aside.jsonl"
+"""Files in the party's folder: how far its source was read, whom hashes are of, and messages that cannot be used."""
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_UNIT: Any = Field(default="s", description='"s", "ms" or "us": of a time that is a number since 1970')
+_SKEW: Any = Field(default=3600.0, description="a number of seconds of 0 or more")
+_AS_OF: Any = Field(default="event", description='"event" or "now"')
+
+
+class ColumnSection(Section):
+    """A column and what is made of it."""
+
+    name: Text = Field(description="the name of the column")
+    kind: Literal["number", "flag", "category"] = Field(default="number", description='"number", "flag" or "category"')
+    missing: Text | float | None = Field(
+        default=None, description='"refuse", "mean", "zero" or a number; of a category "unknown" or "refuse"'
+    )
+    standardise: bool = Field(default=False, description="true or false")
+    values: tuple[Text, ...] = Field(default=(), description="a list of texts")
+
+    @property
+    def column(self) -> Column:
+        """As the features take it."""
+        return Column(self.name, self.kind, self.missing, self.standardise, self.values)
+
+
+ColumnOrName = Annotated[
+    ColumnSection, BeforeValidator(lambda given: {"name": given} if isinstance(given, str) else given)
+]
+
+
+class SourceSection(Section):
+    """What every source has."""
+
+    entity_key: Text = Field(description="the federation's entity key, as 'anabranch keys entity' makes it")
+    entity: Text | None = Field(
+        default=None, description="the name of the column with the entity's id; left out where only the time counts"
+    )
+    event_time: Text | None = Field(
+        default=None, description="the column with the time of the event that a row tells of; left out, it is time"
+    )
+    time_unit: Literal["s", "ms", "us"] = _UNIT
+    grain: Seconds = Field(default=0, description="a number of seconds: times as near as that are one event")
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return get_args(cls.model_fields["source"].annotation)
+
+    def names_of_events(self) -> Names:
+        """What makes them."""
+        return Names(read_key(Path(self.entity_key)), max(1, round(self.grain * 1e6)))
+
+
+class FileSection(SourceSection):
+    """Rows of a file, which happen at their own times."""
+
+    source: Literal["csv", "parquet"]
+    path: Text = Field(description="a CSV or Parquet file with named columns")
+    time: Text | Columns = Field(description="the name of the column with the time, or a list of several")
+    speed: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="a number above 0; left out, as fast as possible"
+    )
+    origin: tuple[Text, Text] | None = Field(
+        default=None, description="a list of two times: one of the file, and when that is by this machine's clock"
+    )
+    order: Literal["check", "sort"] = Field(default="check", description='"check" or "sort"')
+
+
+class SqlSection(SourceSection):
+    """Rows of a table of a database."""
+
+    source: Literal["sql"]
+    url: Text = Field(description="a database's, such as sqlite:///orders.db or postgresql://reader@10.0.0.5/orders")
+    table: Text = Field(description="the name of a table or a view")
+    time: Text = Field(description="the name of the column with the time of a row's last change")
+    id: Text = Field(description="the name of the column with the row's id")
+    as_of: Literal["event", "now"] = _AS_OF
+    follow: bool = Field(default=True, description="true or false: whether rows that come later count too")
+    poll: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=1.0, description="a number of seconds above 0"
+    )
+    lag: Seconds = Field(default=0.0, description="a number of seconds of 0 or more")
+    max_skew: Seconds = _SKEW
+
+
+class JetStreamSection(SourceSection):
+    """Messages of a stream, and a bucket."""
+
+    source: Literal["jetstream"]
+    url: Text | None = Field(default=None, description="where the nats-server is, such as nats://127.0.0.1:4222")
+    connection: Text | None = Field(default=None, description="a connection.toml, where the nats-server wants keys")
+    stream: Text | None = Field(default=None, description="the name of the stream; left out, there are no events")
+    subject: Text | None = Field(default=None, description="of the messages, such as sensors.>; left out, all")
+    durable: Text | None = Field(default=None, description="the consumer's name; left out, one of the party's own")
+    bucket: Text | None = Field(default=None, description="the name of a key-value bucket")
+    time: Text | None = Field(default=None, description="the name of the field with the time")
+    as_of: Literal["event", "now"] = _AS_OF
+    format: Literal["json", "msgpack"] = Field(default="json", description='"json" or "msgpack"')
+    max_skew: Seconds = _SKEW
+
+
+class FeaturesOf(Section):
+    """What is made of a source's columns."""
+
+    columns: Annotated[tuple[ColumnOrName, ...], Field(min_length=1)] = Field(
+        description="a list of columns, in the order in which the model takes them; each a name, or a table with rules"
+    )
+    kept: int = Field(default=100_000, ge=1, description="a whole number of events of 1 or more")
+    kept_for: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="a number of seconds above 0; left out, as long as there is room"
+    )
+
+
+class LabelsOf(Section):
+    """What is made of a source's labels."""
+
+    label: Text = Field(description="the name of the column with the labels, whole numbers from 0")
+    late: Literal["fresh", "stored"] | None = Field(
+        default=None, description='"fresh" or "stored"; left out, a round begins with each label'
+    )
+    most: int = Field(default=100_000, ge=1, description="a whole number of events of 1 or more")
+    expiry: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=2_592_000.0, description="a number of seconds above 0"
+    )
+    coalesce: Seconds = Field(default=0.2, description="a number of seconds of 0 or more")
+
+
+class FileFeatures(FileSection, FeaturesOf):
+    """Features in a file."""
+
+
+class SqlFeatures(SqlSection, FeaturesOf):
+    """Features in a database."""
+
+
+class JetStreamFeatures(JetStreamSection, FeaturesOf):
+    """Features in messages."""
+
+
+class FileLabels(FileSection, LabelsOf):
+    """Labels in a file."""
+
+
+class SqlLabels(SqlSection, LabelsOf):
+    """Labels in a database."""
+
+
+class JetStreamLabels(JetStreamSection, LabelsOf):
+    """Labels in messages."""
+
+
+TABLE = "table"
+
+
+def kind_of(section: Any) -> str:
+    """Which kind of section it is: what its source is, or a table of events with names of their own."""
+    source = section.get("source") if isinstance(section, Mapping) else getattr(section, "source", None)
+    return TABLE if source is None else "csv" if source == "parquet" else str(source)
+
+
+AnySource = FileSection | SqlSection | JetStreamSection
+SourcedFeatures = FileFeatures | SqlFeatures | JetStreamFeatures
+SourcedLabels = FileLabels | SqlLabels | JetStreamLabels
+
+
+def absolute_url(url: str, base: Path) -> str:
+    """Return a database's url, where the file of a SQLite one is relative to a folder.
+
+    >>> absolute_url("sqlite:///orders.db", Path("/bank")), absolute_url("postgresql://x/y", Path("/bank"))
+    ('sqlite:////bank/orders.db', 'postgresql://x/y')
+    """
+    begin = "sqlite:///"
+    return begin + str(base / url.removeprefix(begin)) if url.startswith(begin) else url
+
+
+def open_source(section: AnySource, columns: tuple[str, ...], party: Credentials, folder: Path) -> Source:
+    """Return the source that a section describes, for these columns.
+
+    Args:
+        section: of the party's file, its paths absolute.
+        columns: that readings have.
+        party: whose it is.
+        folder: of the party, for how far the source was read.
+
+    Raises:
+        ConfigError: where a setting does not fit what is there.
+        ConnectError: where a database is not there.
+        DataError: where a file cannot be read, or a row of it is wrong.
+        CheckpointError: where the folder's files are of another source.
+    """
+    names = section.names_of_events()
+    match section:
+        case FileSection():
+            path = Path(section.path)
+            origin = None if section.origin is None else _origin(*section.origin)
+            return FileSource(
+                path, names, section.time, columns, entity=section.entity, event_time=section.event_time,
+                unit=section.time_unit, speed=section.speed, origin=origin, order=section.order,
+                cursor=Cursor(folder / CURSOR, path.name),
+            )  # fmt: skip
+        case SqlSection():
+            from anabranch.sources.sql.database import database_of  # an extra
+            from anabranch.sources.sql.source import SqlSource
+
+            source = f"table '{section.table}' of '{database_of(section.url)}'"
+            cursor = Cursor(folder / CURSOR, source)
+            try:
+                return SqlSource(
+                    section.url, section.table, names, columns, time=section.time, id=section.id,
+                    entity=section.entity, event_time=section.event_time, unit=section.time_unit, as_of=section.as_of,
+                    follow=section.follow, poll=section.poll, lag=section.lag, cursor=cursor,
+                    known=folder / ENTITIES, most_ahead=section.max_skew,
+                )  # fmt: skip
+            except BaseException:  # it may be tried again, where the database is not there yet
+                cursor.close()
+                raise
+        case JetStreamSection():
+            credentials = _credentials(section, party)
+            return JetStreamSource(
+                lambda: connect(credentials, error_cb=_told_otherwise), names, columns, stream=section.stream,
+                durable=section.durable or f"{party.federation}-{party.party}", subject=section.subject,
+                bucket=section.bucket, entity=section.entity, time=section.time, event_time=section.event_time,
+                unit=section.time_unit, as_of=section.as_of, form=section.format, aside=Aside(folder / ASIDE),
+                most_ahead=section.max_skew,
+            )  # fmt: skip
+
+
+def _origin(file: str, wall: str) -> tuple[int, int]:
+    try:
+        return micros(file), micros(wall)
+    except DataError as error:
+        raise ConfigError(f"origin is {[file, wall]}: {error}") from None
+
+
+def _credentials(section: JetStreamSection, party: Credentials) -> Credentials:
+    if (section.url is None) == (section.connection is None):
+        raise ConfigError("a jetstream source has either a url, or a connection with keys")
+    if section.connection is not None:
+        return Credentials.load(section.connection)
+    return Credentials((str(section.url),), party.federation, party.party, party.index)
+
+
+async def _told_otherwise(error: Exception) -> None:
+    """The source says when the broker is away."""

@@ -1,0 +1,51 @@
+"""How every function of a round is compiled, in the simulator's loop and in a party of its own alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import numpy as np
+
+OPTIONS: dict[str, Any] = {
+    # A round is many small steps. Sharing each among the cores costs more than it saves: on two cores a DLR round
+    # took twice as long as on one (docs/performance.md). The stream uses the other core.
+    "xla_disable_hlo_passes": "cpu-parallel-task-assigner",
+    # Where the CPU has vectors of 512 bits, use them whole; one that does not ignores this.
+    "xla_cpu_prefer_vector_width": "512",
+}
+"""The same for all functions of a round: other options may round in another way, and the bits would differ."""
+
+
+def compiled(function: Callable[..., Any], *, donate: Literal["none", "all-except-first"] = "none") -> Any:
+    """Return the function compiled when it is first called with arrays of new shapes.
+
+    Arrays are arguments of the compiled program and everything else is part of it, as in `equinox.filter_jit`. With
+    ``donate="all-except-first"`` the program may reuse the memory of all arguments but the first.
+
+    >>> compiled(lambda x: x + 1)(1.0)
+    2.0
+    """
+    return eqx.filter_jit(function, donate=donate, compiler_options=OPTIONS)  # type: ignore[call-overload]
+
+
+def copied(leaf: Any) -> Any:
+    """Return a copy of an array, as one of JAX; anything else as it is.
+
+    It compiles nothing, where ``jnp.array`` and ``jnp.asarray`` compile a program for every shape.
+
+    >>> copied(np.ones(2, np.float32)), copied("else")
+    (Array([1., 1.], dtype=float32), 'else')
+    """
+    if has_numbers(leaf):
+        return jax.device_put(np.array(leaf))
+    return jax.numpy.copy(leaf) if eqx.is_array(leaf) else leaf
+
+
+def has_numbers(leaf: Any) -> bool:
+    """Return whether it is an array that NumPy has too: not one of JAX's random keys."""
+    if eqx.is_array(leaf):
+        return not jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended)
+    return isinstance(leaf, np.ndarray | np.generic)

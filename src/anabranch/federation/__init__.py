@@ -1,0 +1,1 @@
+"""What drives a party's conversation over NATS, and keeps what it must not lose."""

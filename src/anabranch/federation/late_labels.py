@@ -1,0 +1,229 @@
+"""The server's part in late labels: events are predicted when they happen, and wait here until their labels come."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from anabranch.protocol import messages as m
+from anabranch.protocol.actions import Predicted
+from anabranch.protocol.codec import decode, encode
+from anabranch.protocol.server.pending_rounds import Late, Stored
+from anabranch.storage.pending_labels import Ready, Waiting
+
+LOOK_AGAIN = 1.0
+"""Seconds between two looks at who has waited too long."""
+WAITS = 10_000
+"""So many labels wait at most for the predictions of events that are under way."""
+
+
+class Happening(NamedTuple):
+    """An event that happens, or a label that comes."""
+
+    event: bytes
+    label: int | None = None
+    """None where the event happens."""
+
+
+class Happenings(Protocol):
+    """Where the server's events and their late labels come from."""
+
+    @property
+    def over(self) -> bool:
+        """Whether none will come any more."""
+
+    def take(self, n: int) -> list[Happening]:
+        """Up to ``n`` that are there now, in order."""
+
+    async def more(self) -> None:
+        """Return when `take` may have some again, or there will be none."""
+
+    def go_on(self, happened: int, labelled: int) -> None:
+        """So many events and labels were taken by an earlier process of this server."""
+
+
+class WaitingRoom:
+    """Which events are to be predicted next, and which are to be learnt from.
+
+    Args:
+        waiting: the events that were predicted, on the disk.
+        source: of events and labels.
+        stored: whether a round goes by the embeddings that were sent when its event happened.
+    """
+
+    def __init__(self, waiting: Waiting, source: Happenings, *, stored: bool) -> None:
+        self.waiting, self.source, self.stored = waiting, source, stored
+        self._asked: dict[bytes, None] = {}
+        """Events whose predictions are under way."""
+        self._next = waiting.counts["happened"]
+        """The number of the next event to be asked for."""
+        self._predicted: dict[int, Predicted] = {}
+        """Predictions that came before that of an earlier event: they are written in order."""
+        self._held: deque[Happening] = deque()
+        """Labels whose events are being predicted."""
+        self._here: deque[Happening] = deque()
+        self._look_again = 0.0
+        self.tell_times = False
+        """Whether the names of all events bear their times."""
+        self.without_event = 0
+        """Labels of moments without an event, as it seems: they wait for theirs, and later events have happened."""
+        self.kept: Callable[[Happening], None] = lambda label: None
+        """Called with each label that no death of the process loses any more."""
+
+    def go_on(self, replayed: Iterable[bytes]) -> None:
+        """An earlier process has played the rounds of these events last."""
+        self.waiting.learnt(replayed)
+        self.source.go_on(self.waiting.counts["happened"], self.waiting.counts["labelled"])
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will come of anything here any more."""
+        return self._is_still
+
+    @property
+    def _is_still(self) -> bool:
+        """Whether nothing comes of itself any more, and nothing is under way."""
+        return self.source.over and not (self._here or self._held or self._asked)
+
+    @property
+    def kept_open_by(self) -> int:
+        """How many labels it waits for the events of, where nothing else is waited for."""
+        return self.waiting.early if self._is_still and not self.over else 0
+
+    def ready(self, room: int) -> list[Ready]:
+        """Return the next events to learn from, at most so many."""
+        return self.waiting.ready(room)
+
+    def take(self, room: int) -> list[bytes]:
+        """Return the next events to predict, at most so many; labels that come before them are sorted in.
+
+        Returns none where labels have made rounds ready, which go first.
+        """
+        events: list[bytes] = []
+        while len(events) < room:
+            if not self._here:
+                self._here.extend(self.source.take(room))
+            if not self._here:
+                break
+            each = self._here[0]
+            if each.label is not None:
+                if events:  # an event that happens before the label comes is predicted before it is learnt from
+                    break
+                if self._held or each.event in self._asked:  # those that follow wait too, so that their order stays
+                    if len(self._held) >= WAITS:
+                        break
+                    self._held.append(self._here.popleft())
+                    continue
+                self._here.popleft()
+                if self._label(each):
+                    break
+                continue
+            self._here.popleft()
+            events += self._new([each.event])
+        return events
+
+    def arrived(self, events: Sequence[bytes]) -> list[bytes]:
+        """Return those of the events that clients have told of that are new here."""
+        return self._new(events)
+
+    def _new(self, events: Sequence[bytes]) -> list[bytes]:
+        new = [event for event in events if event not in self._asked and not self.waiting.knows(event)]
+        self._asked |= dict.fromkeys(new)
+        return new
+
+    def number(self, n: int) -> int:
+        """Return the number of the first of ``n`` events that are asked for now."""
+        first = self._next
+        self._next += n
+        return first
+
+    def _label(self, each: Happening) -> bool:
+        """Sort a label in; whether it has made a round ready."""
+        assert each.label is not None
+        found = self.waiting.label(each.event, each.label, time.time())
+        self.kept(each)
+        return found == "ready"
+
+    def predicted(self, predicted: Predicted) -> list[bytes]:
+        """An event was predicted; it waits from now on, and is on the disk.
+
+        Returns:
+            The events that had to go, since too many wait.
+        """
+        self._predicted[predicted.number] = predicted
+        gone: list[bytes] = []
+        while (each := self._predicted.pop(self.waiting.counts["happened"], None)) is not None:
+            gone += self.waiting.add(each.event, each.number, self._record(each), time.time())
+            self._asked.pop(each.event, None)
+        while self._held and self._held[0].event not in self._asked:
+            self._label(self._held.popleft())
+        return gone
+
+    def _record(self, each: Predicted) -> bytes:
+        embeddings = each.embeddings if self.stored else None
+        return encode(
+            m.Record(
+                event=each.event,
+                label=0,
+                activated=each.activated,
+                missing=each.missing,
+                applied=each.steps if self.stored else (m.NONE,) * len(each.steps),
+                embeddings=np.zeros(0, np.float32) if embeddings is None else embeddings,
+                predicted=m.NOTHING if each.prediction is None else each.prediction,
+                stored=self.stored,
+            )
+        )
+
+    def late(self, ready: Ready) -> Late:
+        """What its round needs."""
+        record = decode(ready.record, most=None)
+        assert isinstance(record, m.Record)
+        predicted = None if record.predicted == m.NOTHING else record.predicted
+        if not record.stored:  # it may have been predicted before the setting was changed
+            return Late(predicted)
+        embeddings = record.embeddings if record.embeddings.size else None
+        return Late(predicted, Stored(embeddings, record.activated, record.missing, record.applied))
+
+    def alike(self, ready: Sequence[Ready]) -> tuple[list[Ready], list[Late]]:
+        """Return the first of them that are learnt from in the same way, and what their rounds need; the others
+        wait.
+        """
+        lates = [self.late(each) for each in ready]
+        kinds = [each.stored is None for each in lates]
+        n = kinds.index(not kinds[0]) if (not kinds[0]) in kinds else len(kinds)
+        self.waiting.put_back(ready[n:])
+        return list(ready[:n]), lates[:n]
+
+    def number_of(self, event: bytes) -> int | None:
+        """Of an event that waits; None where none of this name does."""
+        return self.waiting.number(event)
+
+    def is_under_way(self, event: bytes) -> bool:
+        """Return whether an event is just being predicted."""
+        return event in self._asked
+
+    def activated(self, ready: Sequence[Ready]) -> np.ndarray:
+        """(n, M): whom their events have activated."""
+        records = [decode(each.record, most=None) for each in ready]
+        return np.stack([record.activated for record in records if isinstance(record, m.Record)])
+
+    def learnt(self, events: Iterable[bytes]) -> None:
+        """Rounds were played of these."""
+        self.waiting.learnt(events)
+
+    def due(self, now: float) -> float:
+        """When `expired` should be asked again; both by the monotonic clock."""
+        return max(self._look_again, now)
+
+    def expired(self, now: float) -> list[bytes]:
+        """Return the events that have waited too long, once in a while."""
+        if now < self._look_again:
+            return []
+        self._look_again = now + LOOK_AGAIN
+        gone = self.waiting.expire(time.time())
+        self.without_event = self.waiting.passed() if self.tell_times else 0
+        return gone

@@ -1,0 +1,333 @@
+"""From a party's own file to the party: its labels and top model, or its features and bottom model."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save as arrays_file
+
+from anabranch.broker.credentials import Credentials
+from anabranch.config.party import (
+    ClientFile,
+    Features,
+    Labels,
+    LinearBottom,
+    LinearTop,
+    OnEventActivation,
+    OwnRandomActivation,
+    SendOnDeltaActivation,
+    ServerFile,
+)
+from anabranch.config.run import DlrUpdate, EventActivation, FullActivation, OgdUpdate, SlrUpdate
+from anabranch.config.source import SourcedFeatures, SourcedLabels, open_source
+from anabranch.core.activation import Activation, Event, Fixed, Full, Random
+from anabranch.core.layers import Projection, Sum
+from anabranch.core.models import SplitModel, perceptron
+from anabranch.core.party import Rule
+from anabranch.core.party_programs import Rate
+from anabranch.core.updates import DLR, OGD, SLR, Update
+from anabranch.errors import ConfigError, counted
+from anabranch.federation.client import ClientParty
+from anabranch.federation.server import Samples, ServerParty
+from anabranch.federation.source_client import (
+    SourcedClient,
+    SourcedRoom,
+    SourcedServer,
+    SourceHappenings,
+    SourceSamples,
+    sourced_client,
+)
+from anabranch.federation.tables import TableFeatures, TableLabels
+from anabranch.parties.assemble import (
+    INPUTS,
+    WAITING,
+    chooser,
+    decider,
+    make_client,
+    make_server,
+    stimulus_of,
+    watching,
+)
+from anabranch.protocol.client.conversation import Decide, Look
+from anabranch.protocol.server.client_session import Expected
+from anabranch.protocol.server.missing import policy
+from anabranch.simulation.drift_detection import Detect
+from anabranch.simulation.output import MODEL
+from anabranch.simulation.run_setup import check_decay
+from anabranch.sources import features as rules
+from anabranch.sources.activation import OnEvent, SendOnDelta, Stimulus, numbers_of
+from anabranch.sources.labels import SourceLabels
+from anabranch.storage.feature_store import KeptInputs
+from anabranch.storage.files import replace_file, writing
+from anabranch.storage.pending_labels import Waiting
+
+_log = logging.getLogger(__name__)
+
+
+def server_party(file: ServerFile, credentials: Credentials, folder: Path) -> ServerParty:
+    """Return the server that a file describes.
+
+    Raises:
+        ConfigError: where the file does not fit the connection, or its sections one another.
+        DataError: where the labels cannot be read.
+        CheckpointError: where the folder's state does not fit.
+    """
+    labels = file.labels
+    if not isinstance(labels, Labels):
+        return _sourced_server(file, labels, credentials, folder)
+    samples = TableLabels(
+        Path(labels.path), labels.event, labels.label, file.model.classes, rounds=file.rounds, follow=labels.follow
+    )
+    _log.info("%d events with labels", len(samples), extra={"party": credentials.party})
+    return _server(file, samples, credentials, folder)
+
+
+def _sourced_server(file: ServerFile, labels: SourcedLabels, credentials: Credentials, folder: Path) -> ServerParty:
+    """Return a server whose labels come from a source."""
+    if file.rounds is not None:
+        raise ConfigError("rounds is for labels of a plain table: a source says itself where it ends")
+    if labels.late is not None and isinstance(file.update, SlrUpdate):
+        raise ConfigError(
+            f"labels.late is '{labels.late}', so clients tell of events, which they cannot under SLR: its window of "
+            "samples is that of the server's order. Leave late out, or use another update"
+        )
+    source = open_source(labels, (labels.label,), credentials, folder)
+    found = SourceLabels(source, labels.label, file.model.classes)
+    samples, room = SourceSamples(found), None
+    taken: SourceSamples | SourceHappenings = samples
+    if labels.late is not None:
+        waiting = Waiting(folder / WAITING, most=labels.most, expiry=labels.expiry, durable=file.durable)
+        taken = happenings = SourceHappenings(found)
+        room = SourcedRoom(waiting, happenings, stored=labels.late == "stored")
+    party = _server(
+        file,
+        samples,
+        credentials,
+        folder,
+        coalesce=math.inf if room is None else labels.coalesce,
+        late=room,
+        kind=SourcedServer,
+    )
+    assert isinstance(party, SourcedServer)
+    party.feed(source, taken)
+    return party
+
+
+def _server(file: ServerFile, samples: Samples, credentials: Credentials, folder: Path, **options: Any) -> ServerParty:
+    clients = _in_order(file, credentials)
+    activation = None if file.activation is None else Fixed(file.activation.k)
+    detect = None if file.detect is None else Detect(**file.detect.model_dump())
+    rule = _rule(file)
+    return make_server(
+        rule,
+        _top(file),
+        [Expected(each.embedding, each.schema_, policy(each.missing), each.largest) for each in clients],
+        samples,
+        Rate(file.learning_rate, file.learning_rate_power),
+        credentials,
+        folder,
+        file.pace,
+        choose=chooser(activation, file.seed, len(clients)),
+        report_every=file.report_every,
+        watch=watching(detect, len(clients), file.seed, rule),
+        **options,
+    )
+
+
+def client_party(file: ClientFile, credentials: Credentials, folder: Path) -> ClientParty:
+    """Return the client that a file describes.
+
+    Raises:
+        ConfigError: where the file does not fit the connection.
+        DataError: where the features cannot be read.
+        CheckpointError: where the folder's state does not fit.
+    """
+    if credentials.index > file.clients:
+        raise ConfigError(f"clients is {file.clients}, but {credentials.party} is client {credentials.index}")
+    own = file.features
+    if not isinstance(own, Features):
+        return _sourced_client(file, own, credentials, folder)
+    if isinstance(file.activation, OnEventActivation | SendOnDeltaActivation):
+        raise ConfigError(
+            f"activation.name is {file.activation.name}, which goes by readings as they happen: name a source of them "
+            'in [features], such as source = "csv"'
+        )
+    features = TableFeatures(Path(own.path), own.event, own.columns, own.mean, own.std)
+    _log.info(
+        "%d events with %s; their schema is %s",
+        len(features),
+        counted(len(own.columns), "feature"),
+        features.schema,
+        extra={"party": credentials.party},
+    )
+    decide = decider(_activation(file.activation), file.seed, credentials.index)
+    return _client(
+        file,
+        len(own.columns),
+        features.look,
+        decide,
+        credentials,
+        folder,
+        schema=features.schema,
+    )
+
+
+def _sourced_client(file: ClientFile, own: SourcedFeatures, credentials: Credentials, folder: Path) -> ClientParty:
+    """Return a client whose events and features come from a source."""
+    columns = tuple(each.column for each in own.columns)
+    features = rules.Features(columns)
+    stimulus = _stimulus(file, columns, credentials.index)
+    source = open_source(own, tuple(each.name for each in columns), credentials, folder)
+    kept = KeptInputs(folder / INPUTS, most=own.kept, expiry=own.kept_for, durable=file.durable)
+
+    def make(width: int, look: Look, decide: Decide, **options: Any) -> ClientParty:
+        return _client(file, width, look, decide, credentials, folder, kind=SourcedClient, **options)
+
+    return sourced_client(make, source, features, stimulus, kept)
+
+
+def _client(
+    file: ClientFile,
+    width: int,
+    look: Look,
+    decide: Decide,
+    credentials: Credentials,
+    folder: Path,
+    **options: Any,
+) -> ClientParty:
+    return make_client(
+        _rule(file),
+        _bottom(file, width, credentials.index),
+        width,
+        file.clients,
+        look,
+        decide,
+        Rate(file.learning_rate, file.learning_rate_power),
+        credentials,
+        folder,
+        file.pace,
+        **options,
+    )
+
+
+def _stimulus(file: ClientFile, columns: Sequence[rules.Column], index: int) -> Stimulus:
+    """Which readings, and which events of others, activate a client with a source."""
+    match file.activation:
+        case OnEventActivation():
+            return OnEvent()
+        case SendOnDeltaActivation(threshold=threshold, columns=chosen):
+            stimulus = SendOnDelta(threshold, chosen or numbers_of(columns))
+            if unknown := stimulus.unknown(columns):
+                raise ConfigError(f"activation.columns names '{unknown}', which is no number of features.columns")
+            return stimulus
+        case FullActivation() | OwnRandomActivation() | EventActivation() as activation:
+            return stimulus_of(_activation(activation), file.seed, index)
+
+
+def own_arrays(party: ServerParty | ClientParty) -> dict[str, NDArray[Any]]:
+    """Return the party's trained arrays, named as ``anabranch run`` names them in ``model.safetensors``."""
+    module: eqx.Module = party.conversation.compute.party.model
+    index = party.link.credentials.index
+    if not index:
+        return _of(SplitModel([module], module), "server.", "server.")
+    return _of(SplitModel([module], module), "client1.", f"client{index}.")
+
+
+def write_model(party: ServerParty | ClientParty, folder: Path) -> Path:
+    """Write the party's trained arrays into its folder, and nothing of another's.
+
+    Raises:
+        OutputError: where that cannot be.
+    """
+    with writing("model", folder):
+        replace_file(folder / MODEL, arrays_file(own_arrays(party)))
+    return folder / MODEL
+
+
+def sum_up(party: ServerParty | ClientParty, folder: Path) -> None:
+    """Say in the log what the party has done so far."""
+    extra = {"party": party.link.credentials.party}
+    if isinstance(party, ClientParty):
+        talk = party.conversation
+        done = f"{talk.answers:,} answers and {talk.activations:,} steps since this process began"
+    else:
+        ledger = party.ledger
+        done = (
+            f"{ledger.rounds:,} rounds, run-time error {ledger.run_time_error:.4f}, accumulated error "
+            f"{ledger.error_rate:.4f}"
+        )
+    _log.info("%s; the model is in %s", done, folder / MODEL, extra=extra)
+
+
+def _of(model: SplitModel, prefix: str, name: str) -> dict[str, NDArray[Any]]:
+    arrays = model.to_arrays().items()
+    return {name + key.removeprefix(prefix): array for key, array in arrays if key.startswith(prefix)}
+
+
+def _in_order(file: ServerFile, credentials: Credentials) -> list[Any]:
+    """What is expected of the clients, in the order that the connection has them in."""
+    expected = {each.name: each for each in file.clients}
+    if len(expected) < len(file.clients):
+        raise ConfigError("two sections [[clients]] have the same name: each client has one")
+    names = credentials.clients or tuple(expected)
+    if {*names} != {*expected}:
+        raise ConfigError(
+            f"clients are {', '.join(expected)} here, but {', '.join(names)} in the connection: both name each client"
+        )
+    return [expected[name] for name in names]
+
+
+def _rule(file: ServerFile | ClientFile) -> Rule:
+    update = _update(file)
+    check_decay(update, np.dtype(np.float32))  # that of the models below
+    return Rule(jax.tree.map(np.asarray, update), None, jnp.dtype(file.wire_dtype))
+
+
+def _update(file: ServerFile | ClientFile) -> Update:
+    match file.update:
+        case OgdUpdate():
+            return OGD()
+        case SlrUpdate(window=window):
+            return SLR(window)
+        case DlrUpdate(window=window, decay=decay, client_window=own):
+            return DLR(window, decay, client_window=own)
+
+
+def _activation(activation: FullActivation | OwnRandomActivation | EventActivation) -> Activation:
+    match activation:
+        case FullActivation():
+            return Full()
+        case OwnRandomActivation(p=p):
+            return Random(p)
+        case EventActivation(threshold=threshold):
+            return Event(threshold)
+
+
+def _top(file: ServerFile) -> eqx.Module:
+    classes = file.model.classes
+    if isinstance(file.model, LinearTop):
+        for each in file.clients:
+            if each.embedding != classes:
+                raise ConfigError(
+                    f"the embedding of {each.name} is {each.embedding}, but a linear model adds embeddings of one "
+                    f'element for each of its {classes} classes: make it {classes}, or model.name = "mlp"'
+                )
+        return Sum(classes)
+    width = sum(each.embedding for each in file.clients)
+    return perceptron((width, *file.model.hidden, classes), relu_last=False, seed=file.seed, index=0)
+
+
+def _bottom(file: ClientFile, features: int, index: int) -> eqx.Module:
+    if isinstance(file.model, LinearBottom):
+        return Projection(features, file.model.classes)
+    sizes = (features, *file.model.hidden, file.model.embedding)
+    return perceptron(sizes, relu_last=False, seed=file.seed, index=index)

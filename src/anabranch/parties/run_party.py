@@ -1,0 +1,200 @@
+"""Runs one party from its file, until its end or a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from jax.errors import JaxRuntimeError
+
+from anabranch.broker.credentials import ASKER, Credentials
+from anabranch.config import party as partyfile
+from anabranch.config.load import find_source
+from anabranch.config.load import load as load_config
+from anabranch.errors import ConfigError, ConnectError, counted
+from anabranch.federation.client import ClientParty
+from anabranch.federation.logs import name_party
+from anabranch.federation.server import ServerParty
+from anabranch.parties import assemble, process
+from anabranch.parties import build_party as own
+from anabranch.parties.predict_service import predicting
+from anabranch.protocol.actions import Stop
+from anabranch.serving.metrics import Metrics, serving
+from anabranch.serving.status import client_status, server_status
+from anabranch.storage.lock import locked
+
+_log = logging.getLogger(__name__)
+
+REPORT = 0.5
+"""Seconds between two reports."""
+RETRY = 1.0
+"""Seconds between two attempts to open a source."""
+LEFT = "left"
+"""Why a party has ended that was told to leave before the end."""
+
+
+def serve(
+    path: Path, *, server: bool, report: Callable[[dict[str, Any]], None] | None, with_parent: int | None
+) -> Stop:
+    """Run the party of a file; SIGINT and SIGTERM make it leave, after a last checkpoint.
+
+    Args:
+        path: of the party's file.
+        server: whether it should be the server's.
+        report: called twice a second, and at the end, with the party's status.
+        with_parent: the process that started it, where it should leave when that is gone.
+
+    Raises:
+        AnabranchError: where the party cannot take part; see `anabranch.federation.engine.Engine.run`.
+    """
+    settings = partyfile.load(path)
+    credentials = Credentials.load(settings.connection)
+    name_party(credentials.party)
+    if server == isinstance(settings, partyfile.ClientFile) and not isinstance(settings, partyfile.PartyFile):
+        section, command = ("features", "client") if server else ("labels", "server")
+        raise ConfigError(f"{path}: has [{section}], so start it with 'anabranch {command}'")
+    if credentials.index == ASKER:
+        raise ConfigError(f"{settings.connection}: is for asking for predictions only: 'anabranch predict' takes it")
+    if server != (credentials.index == 0):
+        command = "client" if server else "server"
+        raise ConfigError(f"{path}: is the file of {credentials.party}: start it with 'anabranch {command}'")
+    folder = Path(settings.folder)
+    with locked(folder):
+        return process.run(lambda: _run(path, settings, credentials, folder, report, with_parent))
+
+
+def _party(
+    path: Path, settings: partyfile.AnyFile, credentials: Credentials, folder: Path
+) -> ServerParty | ClientParty:
+    """Return the party of a file."""
+    try:
+        match settings:
+            case partyfile.ServerFile():
+                return own.server_party(settings, credentials, folder)
+            case partyfile.ClientFile():
+                return own.client_party(settings, credentials, folder)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise ConfigError(f"{path}: the model is larger than this machine's memory: make its layers smaller") from error
+    run = assemble.replay(load_config(find_source(settings.run), []))
+    if credentials.index == 0:
+        return assemble.server_party(run, credentials, folder, settings.pace)
+    if credentials.index <= run.clients:
+        return assemble.client_party(run, credentials.index, credentials, folder, settings.pace)
+    raise ConfigError(f"this is client {credentials.index}, but the run has {counted(run.clients, 'client')}")
+
+
+async def _when_there(
+    party: Callable[[], ServerParty | ClientParty], leaving: asyncio.Event, with_parent: int | None
+) -> ServerParty | ClientParty | None:
+    """Return the party, once the database that it reads is there: after a power failure either may be the first.
+
+    None where it should leave before that.
+    """
+    said = ""
+    while not leaving.is_set():
+        try:
+            return party()
+        except ConnectError as error:
+            if not error.temporary:
+                raise
+            if not said:
+                _leave_on_signals(leaving.set, with_parent)
+            if str(error) != said:
+                said = str(error)
+                _log.warning("%s; waiting for it", said)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(leaving.wait(), RETRY)
+    return None
+
+
+def _leave_on_signals(leave: Callable[[], None], with_parent: int | None) -> None:
+    """Has SIGINT, SIGTERM and the end of the process that started it make it leave."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, leave)
+    if with_parent is not None:
+        threading.Thread(
+            target=_watch, args=(with_parent, lambda: loop.call_soon_threadsafe(leave)), daemon=True
+        ).start()
+
+
+async def _run(
+    path: Path,
+    settings: partyfile.AnyFile,
+    credentials: Credentials,
+    folder: Path,
+    report: Callable[[dict[str, Any]], None] | None,
+    with_parent: int | None,
+) -> Stop:
+    leaving = asyncio.Event()
+    party = await _when_there(lambda: _party(path, settings, credentials, folder), leaving, with_parent)
+    if party is None:
+        return Stop(LEFT)
+    _leave_on_signals(party.leave, with_parent)
+    if leaving.is_set():
+        party.leave()
+    started = time.monotonic()
+    stop: Stop | None = None
+
+    def tell() -> None:
+        if report is not None:
+            status = server_status(party, started) if isinstance(party, ServerParty) else client_status(party, started)
+            report(status | {"ended": None if stop is None else stop.reason})
+
+    async def reports() -> None:
+        while True:
+            tell()
+            await asyncio.sleep(REPORT)
+
+    reporting = asyncio.ensure_future(reports())
+    try:
+        async with AsyncExitStack() as beside:
+            of: ServerParty | ClientParty | Metrics = party
+            if isinstance(settings, partyfile.ServerFile) and settings.predictions is not None:
+                assert isinstance(party, ServerParty)
+                of = Metrics(party)
+                labels = settings.labels
+                names, of_times = None, False
+                if not isinstance(labels, partyfile.Labels):
+                    names, of_times = labels.names_of_events(), labels.entity is None
+                asked = predicting(party, settings.predictions, of, names, of_times=of_times)
+                await beside.enter_async_context(asked)
+            await beside.enter_async_context(serving(of, settings.metrics, settings.metrics_host))
+            stop = await party.run()
+        # The model of a run is made of all its parties' later, and one that is not finite is of no use.
+        if not (isinstance(settings, partyfile.PartyFile) or stop.diverged):
+            own.write_model(party, folder)
+            own.sum_up(party, folder)
+        return stop
+    finally:
+        reporting.cancel()
+        tell()
+
+
+def _watch(parent: int, gone: Callable[[], Any]) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    gone()
+
+
+def print_json(status: dict[str, Any]) -> None:
+    """A status as a line on stdout. Where nobody reads it any longer, the party goes on without."""
+    try:
+        sys.stdout.write(json.dumps(status) + "\n")
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

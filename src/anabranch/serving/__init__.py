@@ -1,0 +1,1 @@
+"""Predictions and metrics over HTTP and NATS."""

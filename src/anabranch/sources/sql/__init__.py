@@ -1,0 +1,1 @@
+"""Readings from a database's tables."""

@@ -1,0 +1,155 @@
+"""An event's name where it is an entity at a time: what all parties call it, and which shows the entity to nobody else.
+
+Every party makes it by itself, with a key that the clients and the server share and the broker does not have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import unicodedata
+from decimal import Decimal
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anabranch.checks import whole
+from anabranch.errors import ConfigError, DataError, kind_of
+from anabranch.storage.files import check_private, writing
+
+KEY_BYTES = 32
+HASH_BYTES = 16
+NAME_BYTES = HASH_BYTES + 8
+EARLIEST, LATEST = -(2**63), 2**63 - 1
+_DIGITS = 1000
+"""Of the longest Decimal that is taken for a whole number."""
+
+
+def as_whole(value: Any) -> Any:
+    """Return a whole number as an int, of whatever type it is; everything else as it is."""
+    if isinstance(value, Decimal):
+        whole_number = value.is_finite() and value.adjusted() < _DIGITS and value == value.to_integral_value()
+        return int(value) if whole_number else value
+    return int(value) if isinstance(value, float | np.floating) and value.is_integer() else value
+
+
+def entity_text(value: Any) -> str:
+    """Return an entity's id as a text: without the space around it, in Unicode's form NFC; whole numbers as their
+    digits.
+
+    Raises:
+        DataError: where there is none, or it is no id, such as a broken number.
+
+    >>> entity_text(" A-17 "), entity_text(17), entity_text(17.0), entity_text(Decimal("17.0"))
+    ('A-17', '17', '17', '17')
+    """
+    value = as_whole(value)
+    if value is None or isinstance(value, float | np.floating | Decimal | bool | bytes):
+        found = "None" if value is None else kind_of(value)
+        raise DataError(f"the entity is {found}, but it must be a text or a whole number")
+    try:
+        text = unicodedata.normalize("NFC", str(value)).strip()
+        text.encode()
+    except ValueError:  # half a surrogate, or more digits than Python writes
+        raise DataError("the entity is no text that Unicode can write, or a number of too many digits") from None
+    if not text:
+        raise DataError("the entity is empty")
+    return text
+
+
+class Names:
+    """Makes and reads the names of a federation's events.
+
+    Args:
+        key: 32 bytes that all parties share.
+        grain: microseconds; times that fall between the same two multiples of it are one event, which bears the later
+            multiple. All parties must have the same.
+
+    >>> names = Names(bytes(32))
+    >>> names.of("A-17", 1_000_000).hex()
+    '2ff54be20d785da0ac66956dcca1dfa800000000000f4240'
+    >>> names.read(names.of("", 5)) == (names.hash(""), 5)
+    True
+    """
+
+    def __init__(self, key: bytes, grain: int = 1) -> None:
+        if len(key) != KEY_BYTES:
+            raise ConfigError(f"the entity key has {len(key)} bytes, but it must have {KEY_BYTES}")
+        self.grain = whole("grain", grain, 1)
+        self._hash = lru_cache(1 << 16)(lambda text: hmac.digest(key, text.encode(), hashlib.sha256)[:HASH_BYTES])
+
+    def hash(self, entity: str) -> bytes:
+        """Return the keyed hash of an entity, 16 bytes; the empty text is for a world in which only the time counts."""
+        return self._hash(entity)
+
+    def of(self, entity: str, time: int) -> bytes:
+        """Return the name of an entity's event at a time, in microseconds since 1970."""
+        return self.of_hash(self._hash(entity), time)
+
+    def of_hash(self, key: bytes, time: int) -> bytes:
+        """Return the name of an event at a time, of the entity with this keyed hash."""
+        return key + self.moment(time).to_bytes(8, "big", signed=True)
+
+    def moment(self, time: int) -> int:
+        """Return the time that the name of an event at this time bears."""
+        return -(-time // self.grain) * self.grain
+
+    @staticmethod
+    def read(name: bytes) -> tuple[bytes, int] | None:
+        """Return the hash and the time in a name; None where it is another kind of name."""
+        if len(name) != NAME_BYTES:
+            return None
+        return name[:HASH_BYTES], int.from_bytes(name[HASH_BYTES:], "big", signed=True)
+
+
+def read_key(path: Path) -> bytes:
+    """Return the key in a file.
+
+    Raises:
+        ConfigError: where it is missing, open to others, or no key.
+    """
+    check_private(path)
+    try:
+        key = path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path}: there is no such file: make one for the federation with 'anabranch keys entity {path}', and give "
+            "every party the same"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if len(key) != KEY_BYTES:
+        raise ConfigError(
+            f"{path}: has {len(key)} bytes, but an entity key has {KEY_BYTES}: copy the file that "
+            "'anabranch keys entity' made as it is"
+        )
+    return key
+
+
+def write_key(path: Path) -> None:
+    """Make a new key in a file that only its owner can read.
+
+    Raises:
+        ConfigError: where the file is there.
+        OutputError: where it cannot be written.
+    """
+    try:
+        with writing("entity key", path.parent):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(secrets.token_bytes(KEY_BYTES))
+                    file.flush()
+                    os.fsync(file.fileno())
+            except BaseException:  # as on a full disk: what is left would stand in the way of the next try
+                path.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        if isinstance(error.__cause__, FileExistsError):
+            text = "is there already, and another key would give all events other names"
+            raise ConfigError(f"{path}: {text}") from None
+        raise
