@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import optax
 from numpy.typing import NDArray
 
 from anabranch import streams
 from anabranch.config.run import (
+    ActiveDlrUpdate,
     Config,
     EventActivation,
     FixedActivation,
@@ -23,6 +25,7 @@ from anabranch.config.run import (
     ImnistStream,
     LinearModel,
     MlpModel,
+    MomentumUpdate,
     OgdUpdate,
     PhysicsModel,
     PhysicsStream,
@@ -32,15 +35,17 @@ from anabranch.config.run import (
     SlrUpdate,
     TableStream,
     UniformLabelDelay,
+    value_text,
 )
 from anabranch.core import models
 from anabranch.core.activation import Activation, Event, Fixed, Full, Random, Recorded
 from anabranch.core.models import SplitModel
-from anabranch.core.updates import DLR, OGD, SLR, Update
+from anabranch.core.updates import DLR, OGD, SLR, ActiveDLR, Update
 from anabranch.errors import ConfigError, DataError, ModelError
 from anabranch.simulation.delays import Delay, GeometricDelay, UniformDelay
 from anabranch.simulation.drift_detection import Detect
 from anabranch.simulation.result import Result
+from anabranch.simulation.run_setup import LearningRate
 from anabranch.simulation.simulator import Progress, simulate
 from anabranch.storage.files import reading
 from anabranch.streams import Stream
@@ -75,7 +80,7 @@ def build(config: Config) -> Plan:
     options = {
         "update": _build_update(config),
         "activation": activation,
-        "learning_rate": config.learning_rate,
+        "learning_rate": _build_learning_rate(config),
         "learning_rate_power": config.learning_rate_power,
         "rounds": config.rounds,
         "seed": config.seed,
@@ -224,12 +229,31 @@ def _standardise(given: Any) -> Any:
 
 def _build_update(config: Config) -> Update:
     match config.update:
-        case OgdUpdate():
+        case OgdUpdate() | MomentumUpdate():
             return OGD()
+        case ActiveDlrUpdate(window=window, decay=decay):
+            return ActiveDLR(window, decay)
         case SlrUpdate(window=window):
             return SLR(window)
         case dlr:
             return DLR(dlr.window, dlr.decay, client_window=dlr.client_window)
+
+
+def _build_learning_rate(config: Config) -> LearningRate:
+    """Return the learning rates, or the Optax transformation that has them.
+
+    Heavy-ball momentum is scaled: ``w ← w − η (1 − β) v`` with ``v ← β v + g``. So a constant gradient moves a
+    parameter by ``η g`` a round, as it does under DLR.
+    """
+    if not isinstance(config.update, MomentumUpdate):
+        return config.learning_rate
+    if isinstance(config.learning_rate, tuple):
+        raise ConfigError(
+            f"learning_rate = {value_text(config.learning_rate)} is a list, but the update Momentum takes one number "
+            "for all parties: give one number, or choose another update"
+        )
+    decay = config.update.decay
+    return optax.sgd(config.learning_rate * (1 - decay), momentum=decay)
 
 
 def _build_delay(config: Config) -> int | Delay:

@@ -187,6 +187,23 @@ class DlrUpdate(Section):
     client_window: bool = Field(default=True, description="true or false")
 
 
+class ActiveDlrUpdate(Section):
+    """Dynamic local regret whose clients remember activated rounds only."""
+
+    name: Literal["ActiveDLR"]
+    window: Window = 10
+    decay: float = Field(
+        default=0.95, gt=0, lt=1, description="a number between 0 and 1, both excluded (the attenuation coefficient α)"
+    )
+
+
+class MomentumUpdate(Section):
+    """Gradient descent with heavy-ball momentum."""
+
+    name: Literal["Momentum"]
+    decay: float = Field(default=0.95, gt=0, lt=1, description="a number between 0 and 1, both excluded")
+
+
 class SlrUpdate(Section):
     """Static local regret."""
 
@@ -282,7 +299,9 @@ class Config(Section):
     stream: Annotated[ImnistStream | PhysicsStream | TableStream, Field(discriminator="name")]
     drift: Drift | None = None
     detect: Detect | None = None
-    update: Annotated[OgdUpdate | DlrUpdate | SlrUpdate, Field(discriminator="name")] = DlrUpdate(name="DLR")
+    update: Annotated[
+        OgdUpdate | DlrUpdate | ActiveDlrUpdate | MomentumUpdate | SlrUpdate, Field(discriminator="name")
+    ] = DlrUpdate(name="DLR")
     activation: Annotated[
         FullActivation | RandomActivation | EventActivation | FixedActivation | RecordedActivation,
         Field(discriminator="name"),
@@ -325,7 +344,7 @@ KINDS: dict[str, tuple[type[Section], ...]] = {
     "stream": (ImnistStream, PhysicsStream, TableStream),
     "drift": (Drift,),
     "detect": (Detect,),
-    "update": (OgdUpdate, DlrUpdate, SlrUpdate),
+    "update": (OgdUpdate, DlrUpdate, ActiveDlrUpdate, MomentumUpdate, SlrUpdate),
     "activation": (FullActivation, RandomActivation, EventActivation, FixedActivation, RecordedActivation),
 }
 """The sections of a configuration file and the kinds of each."""

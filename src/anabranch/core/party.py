@@ -28,7 +28,7 @@ from anabranch.core.types import (
     Scalar,
     Tree,
 )
-from anabranch.core.updates import Update, Window, blank
+from anabranch.core.updates import Update, Window
 
 
 class Measures(NamedTuple):
@@ -128,7 +128,7 @@ def _init(rule: Rule, model: eqx.Module, memory: Array | None, example: Array, r
     window = rule.update.init_window(zeros, server=server)
     gauge = None
     if rule.measure:
-        unblanked = None if server else rule.update.init_window(zeros, server=False)
+        unblanked = None if server else rule.update.init_window(zeros, server=True)  # with the gradients of all rounds
         gauge = Gauge(unblanked, Measures(*[jnp.zeros((), example.dtype) for _ in Measures._fields]))
     return Party(model, memory, window, rule.transform(rate).init(parameters(model)), gauge)
 
@@ -188,10 +188,10 @@ def server_step(
 def client_step(
     rule: Rule, client: Party, pullback: Pullback, v: Derivative, rate: Scalar, t: Round, active: Flag
 ) -> Party:
-    """Return an activated client pushes ``v_m^t ∂h_m/∂w_m`` and steps; a passive one pushes 0 and does not step."""
+    """Push ``v_m^t ∂h_m/∂w_m`` and step where the client is activated; a passive one pushes 0 and does not step."""
     dtype = jax.tree.leaves(parameters(client.model))[0].dtype
     gradient, _ = pullback(v.astype(dtype))
-    window, direction = rule.update.smooth(client.window, blank(active, gradient), t)
+    window, direction = rule.update.smooth_client(client.window, gradient, t, active)
     model, optimiser = step(rule, client.model, client.optimiser, direction, rate, active)
     gauge = client.gauge
     if gauge is not None:

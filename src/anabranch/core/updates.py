@@ -66,6 +66,12 @@ class Update(eqx.Module):
     def smooth(self, window: Window | None, gradient: Tree, t: Round) -> tuple[Window | None, Tree]:
         """Return the window with this round's gradient in it, and the direction of the step, written out."""
 
+    def smooth_client(
+        self, window: Window | None, gradient: Tree, t: Round, active: Flag
+    ) -> tuple[Window | None, Tree]:
+        """Return the same for a client; a passive round counts as a gradient of **0**."""
+        return self.smooth(window, blank(active, gradient), t)
+
     def newest(self, evaluated: Array, t: Round) -> Array:
         """Of what the party evaluated, this round's own."""
         return evaluated
@@ -187,6 +193,49 @@ class OGD(DLR):
 
     def __repr__(self) -> str:
         return "OGD()"
+
+
+class ActiveWindow(NamedTuple):
+    """A client's window under `ActiveDLR`."""
+
+    gradients: Window
+    """The ring holds the gradient of the client's ``n``-th activated round in slot ``n mod (l + 1)``."""
+    pushed: Array
+    """The number of gradients that were pushed, a scalar."""
+
+
+class ActiveDLR(DLR):
+    """`DLR` whose clients remember their last ``l`` activated rounds; a passive round pushes nothing.
+
+    Under `DLR` a passive round pushes **0**, and all weights in the window fall by a factor ``α``. Here a passive round
+    leaves the window as it is, so each gradient of a client is applied ``l`` times with weights that add up to 1. The
+    server is active in every round, and its window is that of `DLR`.
+
+    Only the simulator has this update: it answers a question about the paper.
+
+    Raises:
+        ConfigError: where ``window`` or ``decay`` is out of range; a window of 1 is `OGD`.
+
+    >>> ActiveDLR(window=3, decay=0.5)
+    ActiveDLR(window=3, decay=0.5)
+    """
+
+    def __init__(self, window: int = 10, decay: float = 0.95) -> None:
+        super().__init__(whole("update ActiveDLR: window", window, 2, _LONGEST), decay)
+
+    def __repr__(self) -> str:
+        return f"ActiveDLR(window={self.window}, decay={self.decay})"
+
+    def init_window(self, gradient: Tree, *, server: bool) -> Any:
+        window = super().init_window(gradient, server=server)
+        return window if server else ActiveWindow(window, jnp.zeros((), jnp.int32))
+
+    def smooth_client(self, window: Any, gradient: Tree, t: Round, active: Flag) -> tuple[Any, Tree]:
+        gradients, direction = super().smooth(window.gradients, blank(active, gradient), window.pushed)
+        # A passive round wrote zeros into the slot that the next gradient takes; only the sum must not change.
+        total = jax.tree.map(lambda new, old: jnp.where(active, new, old), gradients.total, window.gradients.total)
+        pushed = window.pushed + active.astype(jnp.int32)
+        return ActiveWindow(Window(gradients.ring, total), pushed), direction
 
 
 class SLR(Update):

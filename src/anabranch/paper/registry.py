@@ -8,6 +8,7 @@ from anabranch.errors import ConfigError, nearest
 from anabranch.paper import (
     activated,
     activation,
+    client_step,
     clients,
     decay,
     drift,
@@ -36,9 +37,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         clients,
         activated,
         regret,
+        client_step,
     )
 }
-"""In the order of the paper."""
+"""In the order of the paper, and after them the experiments that it has not."""
 
 
 def find(names: Sequence[str]) -> list[Experiment]:

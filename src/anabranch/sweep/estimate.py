@@ -10,7 +10,7 @@ from anabranch.config.run import Config, SlrUpdate
 
 START_SECONDS = 3.0
 """Of each trial: reading its data and compiling its program."""
-ROUND_SECONDS = {"OGD": 42e-6, "DLR": 63e-6, "SLR": 15.5e-6}
+ROUND_SECONDS = {"OGD": 42e-6, "DLR": 63e-6, "ActiveDLR": 70e-6, "Momentum": 55e-6, "SLR": 15.5e-6}
 """Of a round on the reference machine, two cores with a trial on each, for the i-MNIST model with four clients; of SLR,
 for each round of its window. Other models are taken to need as much."""
 CLIENTS_POWER = 0.85
