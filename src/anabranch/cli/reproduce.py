@@ -80,7 +80,7 @@ def reproduce(
     notes = Console(stderr=True)
     with errors(notes), terminable():
         from anabranch.config.load import absolute_path
-        from anabranch.paper.registry import find
+        from anabranch.paper.registry import FURTHER, find
         from anabranch.paper.study import QUICK_ROUNDS, ROUNDS, Study
         from anabranch.sweep.backend import Backend
 
@@ -94,7 +94,7 @@ def reproduce(
         )
         where = Backend(backend, address, jobs)
         if show_list:
-            _list(find(names or ["all"]), study, where.jobs or os.cpu_count() or 1)
+            _list(find(names or ["all", *FURTHER]), study, where.jobs or os.cpu_count() or 1)
             return
         if not names:
             raise ConfigError("which experiments? Name some of them (--list), or all")

@@ -228,10 +228,12 @@ class ActiveDLR(DLR):
 
     def init_window(self, gradient: Tree, *, server: bool) -> Any:
         window = super().init_window(gradient, server=server)
+        assert window is not None
         return window if server else ActiveWindow(window, jnp.zeros((), jnp.int32))
 
     def smooth_client(self, window: Any, gradient: Tree, t: Round, active: Flag) -> tuple[Any, Tree]:
         gradients, direction = super().smooth(window.gradients, blank(active, gradient), window.pushed)
+        assert gradients is not None
         # A passive round wrote zeros into the slot that the next gradient takes; only the sum must not change.
         total = jax.tree.map(lambda new, old: jnp.where(active, new, old), gradients.total, window.gradients.total)
         pushed = window.pushed + active.astype(jnp.int32)

@@ -12,6 +12,7 @@ from anabranch.paper import (
     clients,
     decay,
     drift,
+    full_length,
     higgs,
     probability,
     regret,
@@ -37,14 +38,15 @@ EXPERIMENTS: dict[str, Experiment] = {
         clients,
         activated,
         regret,
-        client_step,
     )
 }
-"""In the order of the paper, and after them the experiments that it has not."""
+"""In the order of the paper."""
+FURTHER: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in (client_step, full_length)}
+"""Questions that the paper raises. They take hours, so they are run by name only."""
 
 
 def find(names: Sequence[str]) -> list[Experiment]:
-    """Return the experiments of these names; ``all`` is every one.
+    """Return the experiments of these names; ``all`` is every one of the paper's.
 
     Raises:
         ConfigError: where there is no such experiment.
@@ -53,11 +55,9 @@ def find(names: Sequence[str]) -> list[Experiment]:
     for name in names:
         if name == "all":
             chosen |= EXPERIMENTS
-        elif name in EXPERIMENTS:
-            chosen[name] = EXPERIMENTS[name]
+        elif name in EXPERIMENTS or name in FURTHER:
+            chosen[name] = (EXPERIMENTS | FURTHER)[name]
         else:
-            known = ", ".join([*EXPERIMENTS, "all"])
-            raise ConfigError(
-                f"there is no experiment '{name}'.{nearest(name, [*EXPERIMENTS, 'all'])} There are {known}"
-            )
+            known = [*EXPERIMENTS, *FURTHER, "all"]
+            raise ConfigError(f"there is no experiment '{name}'.{nearest(name, known)} There are {', '.join(known)}")
     return list(chosen.values())

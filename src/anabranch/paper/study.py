@@ -132,7 +132,7 @@ class Study:
         method: Method,
         *,
         seed: int = 1,
-        learning_rate: float | None = None,
+        learning_rate: float | tuple[float, ...] | None = None,
         rounds: int | None = None,
         **changes: Any,
     ) -> Config:
