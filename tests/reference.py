@@ -85,7 +85,8 @@ def run(
       ``decay`` and ``client_window`` mean nothing here;
     - ``"DLR"``: Algorithm 1, or with ``client_window=False`` its synchronous version from the appendix;
     - ``"SLR"``: Algorithm "Event-driven online VFL on Static Local Regret". ``decay`` and ``client_window`` mean
-      nothing here.
+      nothing here;
+    - ``"ActiveDLR"``: not in the paper. As Algorithm 1, but a passive client enqueues nothing.
 
     ``delays[i]`` (T,) says how many ticks after its event the label of sample ``i`` arrives; see ``agenda``. What is
     by sample (``xs``, ``y``, ``active``) goes by the event, and what is by round (windows, rates, the outcome) by the
@@ -94,8 +95,8 @@ def run(
 
     The arguments are left as they were.
     """
-    if update not in ("OGD", "DLR", "SLR"):
-        raise ValueError(f"update must be 'OGD', 'DLR' or 'SLR', not {update!r}")
+    if update not in ("OGD", "DLR", "SLR", "ActiveDLR"):
+        raise ValueError(f"update must be 'OGD', 'DLR', 'SLR' or 'ActiveDLR', not {update!r}")
     if window < 1:
         raise ValueError(f"window must be at least 1, not {window}")
     rounds, parties = active.shape
@@ -149,7 +150,7 @@ def run(
                 if active[event, m]:
                     client_directions[m] = chain(w[m], now.traces[m], now.derivatives[m])
 
-        elif update == "DLR":
+        elif update in ("DLR", "ActiveDLR"):
             server_history.append(now.server_gradient)
             server_direction = smoothed(server_history, window, decay)
             for m in range(parties):
@@ -164,7 +165,7 @@ def run(
                 elif active[event, m]:
                     client_history[m].append(chain(w[m], now.traces[m], v_m))
                     client_directions[m] = smoothed(client_history[m], window, decay)
-                else:
+                elif update == "DLR":
                     client_history[m].append(zero(w[m]))
 
         else:

@@ -15,6 +15,7 @@ import anabranch as ab
 from anabranch.config import build as runner
 from anabranch.config.load import PRESETS, Override, find_source, load, parse_override, preset_text
 from anabranch.config.run import KINDS, Config, Scale, Section
+from anabranch.core.updates import ActiveDLR
 from small_runs import SMALL_MODEL, write_digits, write_rooms
 
 
@@ -92,12 +93,16 @@ def test_a_section_that_a_file_lacks_begins_with_its_default(tmp_path: Path) -> 
         (["drift.evry=5"], "drift.evry: drift has no such setting. Did you mean 'every'?"),
         (
             ["update.name=DRL"],
-            'update.name is "DRL", but it must be one of "OGD", "DLR" or "SLR". Did you mean \'DLR\'?',
+            'update.name is "DRL", but it must be one of "OGD", "DLR", "ActiveDLR", "Momentum" or "SLR". Did you mean '
+            "'DLR'?",
         ),
         (["update.name=slr"], "Did you mean 'SLR'?"),
-        (["update.name=[1]"], 'update.name is [1], but it must be one of "OGD", "DLR" or "SLR"'),
-        (["update.name=3"], 'update.name is 3, but it must be one of "OGD", "DLR" or "SLR"'),
-        (["update.name=OGD", "update.window=5"], "update.window: OGD has no such setting; it belongs to DLR and SLR."),
+        (["update.name=[1]"], 'update.name is [1], but it must be one of "OGD", "DLR", "ActiveDLR"'),
+        (["update.name=3"], 'update.name is 3, but it must be one of "OGD", "DLR", "ActiveDLR"'),
+        (
+            ["update.name=OGD", "update.window=5"],
+            "update.window: OGD has no such setting; it belongs to DLR, ActiveDLR and SLR.",
+        ),
         (["activation.name=Full", "activation.threshold=1"], "Full has no such setting; it belongs to Event."),
         (["activation.name=Random"], "activation.p is missing: Random needs a probability from 0 to 1"),
         (["stream.name=table"], "stream.path is missing: table needs a CSV or Parquet file"),
@@ -294,6 +299,7 @@ def test_pooled_digits_need_a_model_that_fits_itself(tmp_path: Path) -> None:
         (["update.name=OGD", "activation.name=Full"], ab.OGD(), ab.Full()),
         (["update.name=SLR", "activation.name=Random", "activation.p=0.5"], ab.SLR(3), ab.Random(0.5)),
         (["update.client_window=false"], ab.DLR(3, 0.95, client_window=False), ab.Event(0.0)),
+        (["update.name=ActiveDLR", "activation.name=Full"], ActiveDLR(3, 0.95), ab.Full()),
         (["activation.name=Fixed", "activation.k=1"], ab.DLR(3, 0.95), ab.Fixed(1)),
         (["activation.name=Random", "activation.p=[0.5, 0]"], ab.DLR(3, 0.95), ab.Random((0.5, 0.0))),
     ],
@@ -304,6 +310,25 @@ def test_each_kind_is_built(overrides: list[str], update: ab.Update, activation:
     assert plan.options["activation"] == activation
     assert plan.stream.widths == (2, 2)
     assert plan.model.to_arrays()["client1.layers.0.weight"].shape == (2, 3)
+
+
+def test_momentum_is_a_window_that_never_ends(tmp_path: Path) -> None:
+    """Weights that fall by the same factor round by round add up to 1, as those of a very long window do."""
+    names = ("Momentum", "ActiveDLR")
+    more = [["update.decay=0.8"], ["update.decay=0.8", "update.window=300"]]
+    activation = ["activation.name=Random", "activation.p=0.5", "learning_rate=0.05"]
+    first, second = (
+        runner.run(load(write_rooms(tmp_path), [f"update.name={name}", *each, *activation])).model.to_arrays()
+        for name, each in zip(names, more, strict=True)
+    )
+    for name, array in first.items():
+        np.testing.assert_allclose(array, second[name], atol=1e-5, err_msg=name)
+
+
+def test_momentum_takes_one_learning_rate(tmp_path: Path) -> None:
+    config = load(write_rooms(tmp_path), ["update.name=Momentum", "learning_rate=[0.1, 0.2, 0.3]"])
+    with pytest.raises(ab.ConfigError, match=r"learning_rate = \[0\.1, 0\.2, 0\.3\] is a list, .*: give one number"):
+        runner.build(config)
 
 
 def test_recorded_activations_come_from_a_file(tmp_path: Path) -> None:

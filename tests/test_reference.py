@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 import reference
+from anabranch.core.updates import ActiveDLR
 from anabranch.simulation.delays import Delay
 from problems import MODULES, arrays_of
 
@@ -21,6 +22,7 @@ def make_update(name, window, decay, client_window):
         "OGD": lambda: ab.OGD(),
         "DLR": lambda: ab.DLR(window, decay, client_window=client_window),
         "SLR": lambda: ab.SLR(window),
+        "ActiveDLR": lambda: ActiveDLR(window, decay),
     }[name]()
 
 
@@ -90,6 +92,26 @@ problem = st.fixed_dictionaries(
 @given(case=problem)
 def test_parameters_and_predictions_agree_with_the_reference(name, path, case):
     compare(name, path, case)
+
+
+@settings(max_examples=3, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(case=problem)
+def test_clients_that_remember_activated_rounds_only_agree_with_the_reference(case):
+    compare("ActiveDLR", "outer", case | {"window": max(2, case["window"]), "client_window": True})
+
+
+def test_the_regret_has_the_passive_rounds_of_clients_that_remember_activated_ones_only():
+    rng = np.random.default_rng(1)
+    nets, server, xs, y = reference.random_problem(rng, clients=2, rounds=60, classes=3, depth_client=1, depth_server=1)
+    active = rng.random((60, 2)) < 0.4
+    expected = reference.run(
+        nets, server, xs, y, active, update="ActiveDLR", window=3, decay=0.8, learning_rate=0.05
+    )  # fmt: skip
+    with jax.enable_x64(True):
+        update, options = ActiveDLR(3, 0.8), {"measure_regret": True}
+        regret = run_package(nets, server, xs, y, active, "outer", update, 3, 0.05, 0.0, **options).regret
+    np.testing.assert_allclose(regret.ideal[-1], expected.ideal.sum(), rtol=1e-9)
+    np.testing.assert_allclose(regret.applied[-1], expected.applied.sum(), rtol=1e-9)
 
 
 class Listed(Delay):
