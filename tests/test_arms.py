@@ -13,14 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
-from anabranch.paper import arms, check, client_step, full_length, registry
-from anabranch.paper.experiment import Row, Run, select
+from anabranch.config import build as runner
+from anabranch.paper import arms, check, client_step, full_length, paper, readings, registry
+from anabranch.paper.experiment import Experiment, Row, Run, select
 from anabranch.paper.paired import interval, paired_difference
 from anabranch.paper.study import IMNIST, IMNIST_DRIFT, METHODS, TUNING_SEED, Method, Study
 from anabranch.simulation.result import versions
 from anabranch.sweep.folder import TrialFolder
 from anabranch.sweep.trial import Trial
 from report_samples import record as sample
+from small_runs import write_digits
 
 DRY = Study(dry=True)
 
@@ -121,6 +123,7 @@ def test_committed_trials_are_not_run_again(tmp_path: Path, monkeypatch: pytest.
     ("name", "trials"),
     [
         ("client-step", 5 * 3 * (2 * 9 + 5)),  # rates, seeds; nine arms where some are passive, else five
+        ("readings", 4 * 2 * 3 * (6 + 6 + 4 + 3) * 3 + 4 * 2 * 3),
         ("full-length", 2 * 9 * 2 + 2 * 9 * 2 * 3 + (4 + 4 + 4 + 3) * 2 * 3 + 2 * 9 * 2 * 3),
     ],
 )
@@ -141,10 +144,14 @@ def test_the_weights_of_a_clients_gradient_add_up_to_rho() -> None:
 
 
 def test_the_activation_rates_are_those_of_the_committed_trials() -> None:
-    drifting = [each for each in check.reference().values() if each["config"].get("drift")]
-    event = DRY.config(IMNIST_DRIFT, Method("OGD", "Event")).model_dump(mode="json")
-    same = ("rounds", "model", "activation")
-    found = [each for each in drifting if all(each["config"][key] == event[key] for key in same)]
+    event = DRY.config(IMNIST_DRIFT, Method("OGD", "Event"))
+    same = {"rounds": 2_000_000, "drift": {"every": 50}, "activation": event.activation.model_dump()}
+    found = [
+        each
+        for each in check.reference().values()
+        if all(each["config"].get(key) == value for key, value in same.items())
+        and each["config"]["model"].get("clients") == 4
+    ]
     assert len(found) >= 9
     for each in found:
         assert each["activation_rate"] == pytest.approx(client_step.ACTIVATED["Event"], abs=6e-4)
@@ -199,3 +206,46 @@ def test_the_tables_of_client_step_have_every_arm() -> None:
     shown = client_step.EXPERIMENT.present(Study(seeds=1), rows)
     assert [len(table.rows) for table in shown.tables] == [25, 45, 45]
     assert {str(row.labels["arm"]) for row in select(rows, activation="Random")} == set(client_step.ARMS)
+
+
+# Readings of the paper's words
+
+
+def test_a_reading_is_scored_against_each_of_the_papers_tables() -> None:
+    """Twice the paper's numbers everywhere lie log 2 away; a table whose row is missing has no distance."""
+    rows = []
+    for run in readings.EXPERIMENT.runs(Study(seeds=1, dry=True)):
+        theirs = paper.number(str(run.labels["table"]), str(run.labels["row"]), "error")
+        assert theirs is not None
+        factor = 2.0 if run.labels["softmax"] == "twice" else 1.0
+        missing = run.labels["rate"] == 0.015 and run.labels["row"] == "p = 0.25"
+        rows.append(Row(run.labels, () if missing else (record(factor * theirs),), 0.0))
+    own, slr = readings.EXPERIMENT.present(Study(seeds=1), rows).tables
+    lines = {(line["row"], line["rate"]): line for line in own.rows}
+    assert len(lines) == 3 * 2 * 4
+    assert lines["DLR by the text, softmax once", 0.01]["all"] == pytest.approx(0)
+    twice = lines["DLR by Algorithm 3, softmax twice", 0.01]
+    assert all(twice[table] == pytest.approx(np.log(2)) for table in (*readings.TABLES, "all"))
+    partial = lines["DLR by the text, softmax once", 0.015]
+    assert (partial["probability"], partial["all"], partial["seeds"]) == (None, None, 0)
+    assert [line["drift"] for line in slr.rows] == pytest.approx([0.0] * 4 + [np.log(2)] * 4)
+
+
+def test_the_readings_share_their_trials_with_client_step() -> None:
+    def keys(experiment: Experiment) -> set[str]:
+        return {Trial(run.config, {}).key for run in experiment.runs(DRY)}
+
+    shared = keys(readings.EXPERIMENT) & keys(client_step.EXPERIMENT)
+    assert len(shared) == 4 * 3 * 3 * 4  # rates, activations, seeds; OGD and three readings of DLR
+
+
+def test_a_server_with_a_softmax_gives_probabilities(tmp_path: Path) -> None:
+    stream = {"name": "imnist", "data_dir": str(write_digits(tmp_path))}
+    configs = [
+        DRY.config(IMNIST, METHODS[0], stream=stream, model={"name": "imnist", "server_softmax": softmax})
+        for softmax in (False, True)
+    ]
+    once, twice = (runner.build(config).model for config in configs)
+    some = np.linspace(-1, 1, 256, dtype=np.float32)
+    logits = np.asarray(once.server(some), np.float64)
+    np.testing.assert_allclose(twice.server(some), np.exp(logits) / np.exp(logits).sum(), rtol=1e-5)

@@ -396,6 +396,7 @@ def test_the_examples_in_the_help_are_accepted(monkeypatch: pytest.MonkeyPatch) 
 def test_a_federation_that_cannot_begin_leaves_no_folder(rooms: str, tmp_path: Path) -> None:
     for more, said in (
         (("--set", "measure_regret=true"), "which a federation does not have: simulate it"),
+        (("--set", "update.name=ActiveDLR"), 'update.name = "ActiveDLR" is for the simulator only'),
         (("--nats", "nats://127.0.0.1:1"), "there is no broker at nats://127.0.0.1:1"),
         (("--set", "update.name=SLR", "--in-flight", "4"), "update.name is SLR, under which all parties must hold"),
         (("--set", "update.name=SLR", "--missing", "zero"), "it needs --in-flight 1 and --missing wait"),

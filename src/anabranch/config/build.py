@@ -39,6 +39,7 @@ from anabranch.config.run import (
 )
 from anabranch.core import models
 from anabranch.core.activation import Activation, Event, Fixed, Full, Random, Recorded
+from anabranch.core.layers import Softmaxed
 from anabranch.core.models import SplitModel
 from anabranch.core.updates import DLR, OGD, SLR, ActiveDLR, Update
 from anabranch.errors import ConfigError, DataError, ModelError
@@ -166,13 +167,14 @@ def _build_model(config: Config, stream: Stream) -> SplitModel:
             f"model.clients is {config.model.clients}, but stream.split splits the features among {clients}"
         )
     match config.model:
-        case ImnistModel(clients=clients):
+        case ImnistModel(clients=clients, server_softmax=softmax):
             if isinstance(config.stream, ImnistStream) and config.stream.pool != 1:
                 raise ModelError(
                     f"stream.pool is {config.stream.pool}, which leaves {sum(stream.widths)} features, but the model "
                     "imnist takes all 784 pixels: choose the model mlp or linear (model.name)"
                 )
-            return models.imnist(clients, seed=config.seed)
+            model = models.imnist(clients, seed=config.seed)
+            return SplitModel(model.clients, Softmaxed(model.server)) if softmax else model
         case PhysicsModel(name=name):
             return (models.susy if name == "susy" else models.higgs)(seed=config.seed)
         case LinearModel():

@@ -57,6 +57,7 @@ class ImnistModel(Section):
 
     name: Literal["imnist"]
     clients: int = Field(default=4, ge=1, le=784, description="a whole number of clients from 1 to 784")
+    server_softmax: bool = Field(default=False, description="true or false")
 
 
 class PhysicsModel(Section):

@@ -91,6 +91,20 @@ class MLP(eqx.Module):
         return jax.nn.relu(x) if self.relu_last else x
 
 
+class Softmaxed(eqx.Module):
+    """A module with a softmax at its end; a loss that applies one itself then applies a second one.
+
+    >>> Softmaxed(Sum(2))(jnp.zeros(2))
+    Array([0.5, 0.5], dtype=float32)
+    """
+
+    module: eqx.Module
+
+    def __call__(self, x: Array) -> Array:
+        assert callable(self.module)
+        return jax.nn.softmax(self.module(x))
+
+
 class Projection(eqx.Module):
     """A dense layer without a bias, ``x W``, which starts from zero.
 

@@ -15,6 +15,7 @@ from anabranch.paper import (
     full_length,
     higgs,
     probability,
+    readings,
     regret,
     stationary,
     susy,
@@ -41,7 +42,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     )
 }
 """In the order of the paper."""
-FURTHER: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in (client_step, full_length)}
+FURTHER: dict[str, Experiment] = {
+    module.EXPERIMENT.name: module.EXPERIMENT for module in (client_step, full_length, readings)
+}
 """Questions that the paper raises. They take hours, so they are run by name only."""
 
 

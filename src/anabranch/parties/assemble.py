@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from anabranch.broker.credentials import Credentials
 from anabranch.config import build as runner
-from anabranch.config.run import Config
+from anabranch.config.run import ActiveDlrUpdate, Config
 from anabranch.core.activation import Activation, Fixed, Full, Random
 from anabranch.core.models import SplitModel
 from anabranch.core.party import Rule
@@ -105,6 +105,10 @@ def replay(config: Config) -> Replay:
         raise ConfigError(
             "measure_regret: needs the gradients of passive clients, which a federation does not have: simulate it "
             "('anabranch run')"
+        )
+    if isinstance(config.update, ActiveDlrUpdate):
+        raise ConfigError(
+            'update.name = "ActiveDLR" is for the simulator only: run it with "anabranch run", or choose "DLR"'
         )
     plan = runner.build(config)
     return Replay(config, plan, _prepare(plan), len(plan.model.clients))
