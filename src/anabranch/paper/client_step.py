@@ -70,7 +70,9 @@ def client_rates(rate: float, activation: str, factor: Callable[[float], float])
 def _cells(study: Study) -> Iterator[tuple[float, str, int]]:
     """Yield learning rates, activations and seeds; those that decide come first."""
     first, *others = study.seeds_of(SEEDS)
-    for rates, seeds in ((FIRST_RATES, [first]), (FIRST_RATES[:1], others), (FIRST_RATES[1:], others)):
+    fastest, fast, small = ([rate] for rate in FIRST_RATES)
+    groups = [(fastest + fast, [first]), (fastest, others), (small, [first]), (fast + small, others)]
+    for rates, seeds in groups:
         for seed in seeds:
             yield from ((rate, activation, seed) for rate in rates for activation in ("Random", "Event"))
     for rates, activations in ((FIRST_RATES, ("Full",)), (OTHER_RATES, ("Random", "Event", "Full"))):

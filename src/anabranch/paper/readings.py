@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from anabranch.config.run import Config
 from anabranch.paper.arms import errors
 from anabranch.paper.client_step import ARMS, client_rates
 from anabranch.paper.experiment import Column, Experiment, Presentation, Row, Run, Table, Value, select
@@ -44,7 +45,7 @@ def _problem(table: str) -> Problem:
     return IMNIST if table == "stationary" else IMNIST_DRIFT
 
 
-def _config_of(study: Study, cell: Mapping[str, Any], update: str, rule: dict[str, Any], seed: int) -> Any:
+def _config_of(study: Study, cell: Mapping[str, Any], update: str, rule: dict[str, Any], seed: int) -> Config:
     arm = ARMS[READINGS[cell["DLR"]] if update == "DLR" else "OGD"]
     activation = str(rule["name"])
     return study.config(
@@ -64,7 +65,7 @@ def _dlr_and_ogd(study: Study) -> Iterator[Run]:
             for rate in RATES:
                 for softmax in SOFTMAX:
                     for reading in READINGS:
-                        cell = {"table": table, "softmax": softmax, "DLR": reading, "rate": rate}
+                        cell: dict[str, Value] = {"table": table, "softmax": softmax, "DLR": reading, "rate": rate}
                         for row, (update, rule) in rows.items():
                             yield Run({**cell, "row": row}, _config_of(study, cell, update, rule, seed))
 
