@@ -75,9 +75,9 @@ def _cells(study: Study) -> Iterator[tuple[float, str, int]]:
     for rates, seeds in groups:
         for seed in seeds:
             yield from ((rate, activation, seed) for rate in rates for activation in ("Random", "Event"))
-    for rates, activations in ((FIRST_RATES, ("Full",)), (OTHER_RATES, ("Random", "Event", "Full"))):
+    for some, activations in ((FIRST_RATES, ("Full",)), (OTHER_RATES, ("Random", "Event", "Full"))):
         for seed in study.seeds_of(SEEDS):
-            yield from ((rate, activation, seed) for rate in rates for activation in activations)
+            yield from ((rate, activation, seed) for rate in some for activation in activations)
 
 
 def _runs(study: Study) -> list[Run]:
