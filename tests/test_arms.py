@@ -206,6 +206,12 @@ def test_the_tables_of_client_step_have_every_arm() -> None:
     shown = client_step.EXPERIMENT.present(Study(seeds=1), rows)
     assert [len(table.rows) for table in shown.tables] == [25, 45, 45]
     assert {str(row.labels["arm"]) for row in select(rows, activation="Random")} == set(client_step.ARMS)
+    (picture,) = shown.pictures
+    panels = {axes.get_title(loc="left"): axes for axes in picture.figure.axes}
+    drawn = {line.get_label(): line.get_color() for line in panels["Random"].get_lines()}
+    assert drawn == client_step.DRAWN
+    assert [line.get_label() for line in panels["Full"].get_lines()] == ["OGD", "DLR", "DLR by Algorithm 3"]
+    assert not client_step.EXPERIMENT.present(Study(seeds=1), [row._replace(records=()) for row in rows]).pictures
 
 
 # Readings of the paper's words

@@ -9,11 +9,12 @@ rates ``η/ρ_m`` does what OGD does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from anabranch.paper.arms import arm_table
-from anabranch.paper.experiment import Experiment, Presentation, Row, Run, select
+from anabranch.paper.experiment import Experiment, Picture, Presentation, Row, Run, select
+from anabranch.paper.figures import COLOURS, error_curves
 from anabranch.paper.study import ACTIVATIONS, DECAY, IMNIST_DRIFT, UPDATES, WINDOW, Method, Study
 
 FIRST_RATES, OTHER_RATES = (0.015, 0.01, 0.003), (0.0125, 0.006)
@@ -56,6 +57,15 @@ ARMS: dict[str, Arm] = {
     "DLR without zeros": Arm(_ACTIVE, partial=True),
     "DLR without zeros, weights 1/p": Arm(_ACTIVE, lambda p: 1 / p, partial=True),
 }
+DRAWN_RATE = FIRST_RATES[0]
+DRAWN = {
+    "OGD": COLOURS[0],
+    "DLR, client rates / ρ": COLOURS[5],
+    "DLR": COLOURS[2],
+    "OGD, client rates × ρ": COLOURS[3],
+    "DLR by Algorithm 3": COLOURS[4],
+}
+"""The arms of the picture, with their colours; OGD and DLR have those of all pictures."""
 
 
 def client_rates(rate: float, activation: str, factor: Callable[[float], float]) -> float | tuple[float, ...]:
@@ -99,6 +109,16 @@ def _runs(study: Study) -> list[Run]:
     ]
 
 
+def _picture(rows: Sequence[Row]) -> Picture:
+    """Draw the arms where steps are longest: a panel for each activation, with the arms that were run."""
+    panels = {}
+    for activation in ACTIVATIONS:
+        some = {str(row.labels["arm"]): row for row in select(rows, activation=activation, rate=DRAWN_RATE)}
+        panels[activation] = [(arm, some[arm]) for arm in DRAWN if arm in some and some[arm].records]
+    caption = f"Run-time error on drifting i-MNIST at the learning rate {DRAWN_RATE:g} for all arms"
+    return Picture("client-step", caption, error_curves({key: each for key, each in panels.items() if each}, DRAWN))
+
+
 def _present(study: Study, rows: list[Row]) -> Presentation:
     seeds = len(study.seeds_of(SEEDS))
     shown = Presentation()
@@ -108,6 +128,8 @@ def _present(study: Study, rows: list[Row]) -> Presentation:
         shown.tables.append(
             arm_table(f"client-step-{activation.lower()}", caption, some, seeds, references=("OGD", "DLR"))
         )
+    if any(row.records for row in select(rows, rate=DRAWN_RATE)):
+        shown.pictures.append(_picture(rows))
     rho = ", ".join(f"{total_weight(p):.3f}" for p in ACTIVATED["Event"])
     shown.notes.append(
         f"ρ is {total_weight(0.5):.3f} for every client under Random, and {rho} under Event. The server's learning "

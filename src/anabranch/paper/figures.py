@@ -20,19 +20,20 @@ COLOURS = ("#4c6faf", "#d98c2b", "#b8352f", "#3f8f6b", "#7d5ba6", "#8a8a8a")
 """Of the lines, in order; blue, orange and red are OGD, SLR and DLR."""
 
 
-def error_curves(panels: Mapping[str, Sequence[tuple[str, Row]]]) -> Figure:
-    """Return a panel for each title with a line for each row: the mean of its seeds, from the least to the greatest
-    shaded.
+def error_curves(panels: Mapping[str, Sequence[tuple[str, Row]]], colours: Mapping[str, str] | None = None) -> Figure:
+    """Draw a panel for each title with a line for each row: the mean of its seeds, the range of all seeds shaded.
 
     Args:
         panels: by title, the lines' names and rows.
+        colours: by a line's name; `COLOURS` in their order without it.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(max(5.2, 4.0 * len(panels)), 3.7), dpi=150, layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for each, (title, lines) in zip(axes, panels.items(), strict=True):
-        for (name, row), colour in zip(lines, COLOURS, strict=False):
+        chosen = COLOURS if colours is None else [colours[name] for name, _ in lines]
+        for (name, row), colour in zip(lines, chosen, strict=False):
             _line(each, name, row, colour)
         each.set_title(title, loc="left", fontsize=10, fontweight="bold")
         each.set_xlabel("rounds")
