@@ -97,7 +97,7 @@ def test_parameters_and_predictions_agree_with_the_reference(name, path, case):
 @settings(max_examples=3, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(case=problem)
 def test_clients_that_remember_activated_rounds_only_agree_with_the_reference(case):
-    compare("ActiveDLR", "outer", case | {"window": max(2, case["window"]), "client_window": True})
+    compare("ActiveDLR", "outer", case | {"window": max(2, case["window"]), "client_window": True, "share": 0.4})
 
 
 def test_the_regret_has_the_passive_rounds_of_clients_that_remember_activated_ones_only():
