@@ -17,9 +17,9 @@ from rich.console import Console
 from anabranch.errors import AnabranchError
 from anabranch.interrupt import Terminated
 
-WRONG, STOPPED, INTERRUPTED, TERMINATED = 2, 3, 130, 143
-"""Exit codes: something was wrong before training; training stopped at an error; Ctrl-C; SIGTERM, where that is taken
-like Ctrl-C."""
+WRONG, STOPPED, LOST, INTERRUPTED, TERMINATED = 2, 3, 4, 130, 143
+"""Exit codes: something was wrong before training; training stopped at an error; a party of a federation has lost more
+events than it may; Ctrl-C; SIGTERM, where that is taken like Ctrl-C."""
 
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
 """What the system says of a path that it does not even look at."""

@@ -1,14 +1,22 @@
-"""The live table of a federation."""
+"""How far a party is: a live table at a terminal, and a line a minute elsewhere."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
+from rich.console import Console
+from rich.live import Live
 from rich.table import Table
+
+from anabranch.simulation.traffic import MB
 
 SPAN = 5.0
 """Rounds a second are those of so many last seconds."""
+LINE_EVERY = 60.0
+"""Seconds between two lines."""
 
 
 class Rates:
@@ -55,28 +63,146 @@ class Rates:
         return 0 if self._first is None else self._last[1] - self._first[1]
 
 
-def table(status: dict[str, Any], rounds: int | None, rates: Rates) -> Table:
-    """Return the server's status as a table."""
-    error = status["run_time_error"]
-    total = "" if rounds is None else f" of {rounds:,}"
-    title = f"round {status['rounds']:,}{total} · {rates.now:,.0f} rounds/s"
-    if error is not None:
-        title += f" · run-time error {error:.4f}"
-    waiting = [status["clients"][m - 1]["name"] for m in status["waiting_for"]]
+class MinuteLines:
+    """Says how far a party is, once a minute.
+
+    Args:
+        say: called with each line.
+        clock: gives the time in seconds.
+
+    >>> now = 0.0
+    >>> lines = MinuteLines(print, clock=lambda: now)
+    >>> for now in (0.0, 30.0, 60.0, 61.0, 120.0):
+    ...     lines({"party": "bank", "applied": 10 * int(now), "answers": 7, "activations": 5, "joined": True,
+    ...            "connected": True, "ended": None})
+    601 rounds · 10 rounds/s · 7 answers, 5 steps
+    1,201 rounds · 10 rounds/s · 7 answers, 5 steps
+    """
+
+    def __init__(self, say: Callable[[str], Any], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock = say, clock
+        self._last: tuple[float, int] | None = None
+        """When the last line was said, and the number of rounds then."""
+
+    def __call__(self, status: dict[str, Any]) -> None:
+        """Take the status of a party, and say a line if one is due."""
+        now, rounds = self._clock(), _rounds(status)
+        if self._last is None:
+            self._last = now, rounds
+        elif status["ended"] is None and now - self._last[0] >= LINE_EVERY:
+            rate = (rounds - self._last[1]) / (now - self._last[0])
+            self._last = now, rounds
+            waiting = waited_for(status)
+            self._say(progress(status, rate) + (f" · waiting for {waiting}" if waiting else ""))
+
+
+class LiveTable:
+    """Shows how far a party is at a terminal, beneath whatever else is written there.
+
+    Args:
+        console: of the terminal.
+        rounds: how many there will be, if that is known.
+        transient: whether nothing of it stays at the end.
+    """
+
+    def __init__(self, console: Console, rounds: int | None = None, *, transient: bool = False) -> None:
+        self._live = Live(console=console, auto_refresh=False, transient=transient)
+        self._rounds, self._rates = rounds, Rates()
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def __call__(self, status: dict[str, Any]) -> None:
+        """Show the status of a party."""
+        self._rates.add(time.monotonic(), _rounds(status))
+        self._live.update(table(status, self._rounds, self._rates), refresh=True)
+
+    def say(self, text: str) -> None:
+        """Show a text instead of the table."""
+        self._live.update(text, refresh=True)
+
+    def write(self, text: str) -> None:
+        """Write a text above the table, as a log does."""
+        self._live.console.print(text, end="", soft_wrap=True, markup=False, highlight=False)
+
+    def flush(self) -> None:
+        """Do nothing: everything is written at once."""
+
+
+def progress(status: dict[str, Any], rate: float, rounds: int | None = None) -> str:
+    """Return how far a party is, in one line.
+
+    Args:
+        status: of the party.
+        rate: rounds a second.
+        rounds: how many there will be, if that is known.
+    """
+    of = "" if rounds is None else f" of {rounds:,}"
+    parts = [f"{_rounds(status):,}{of} rounds", f"{rate:,.0f} rounds/s"]
+    if "clients" not in status:
+        return " · ".join([*parts, f"{status['answers']:,} answers, {status['activations']:,} steps"])
+    if status["run_time_error"] is not None:
+        parts.append(f"run-time error {status['run_time_error']:.4f}")
+    if status["labels"] is not None:
+        parts.append(f"{status['labels']['waiting']:,} wait for labels")
+    return " · ".join(parts)
+
+
+def _rounds(status: dict[str, Any]) -> int:
+    return int(status["rounds"] if "clients" in status else status["applied"] + 1)
+
+
+def waited_for(status: dict[str, Any]) -> str:
+    """Return whom a party waits for; empty if for nobody."""
     if not status["connected"] and status["ended"] is None:
-        waiting = ["the broker"]
-    caption = f"waiting for {', '.join(waiting)}" if waiting else None
-    shown = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+        return "the broker"
+    if "clients" in status:
+        return ", ".join(status["clients"][m - 1]["name"] for m in status["waiting_for"])
+    return "" if status["joined"] or status["ended"] is not None else "the server"
+
+
+def table(status: dict[str, Any], rounds: int | None, rates: Rates) -> Table:
+    """Return the status of a party as a table.
+
+    Args:
+        status: of a server or of a client.
+        rounds: how many there will be, if that is known.
+        rates: of its rounds.
+    """
+    waiting = waited_for(status)
+    title = progress(status, rates.now, rounds)
+    shown = Table(
+        title=title,
+        caption=f"waiting for {waiting}" if waiting else None,
+        title_justify="left",
+        caption_justify="left",
+    )
+    if "clients" not in status:
+        return _of_client(shown, status)
     shown.add_column("client")
     for name in ("activations", "answers", "misses", "p50 ms", "p99 ms"):
         shown.add_column(name, justify="right")
     for each in status["clients"]:
         trip = each["round_trip_ms"]
+        away = not (each["present"] or each["ended"])  # one that has said goodbye at the end has done its part
         shown.add_row(
-            each["name"] if each["present"] else f"{each['name']} (away)",
+            f"{each['name']} (away)" if away else each["name"],
             f"{each['activations']:,}",
             f"{each['answered']:,}",
             f"{each['missed']:,}",
             *("" if trip[q] is None else f"{trip[q]:.2f}" for q in ("p50", "p99")),
         )
+    return shown
+
+
+def _of_client(shown: Table, status: dict[str, Any]) -> Table:
+    for name in ("client", "announced", "answers", "steps", "MB out", "MB in"):
+        shown.add_column(name, justify="left" if name == "client" else "right")
+    sizes = {way: sum(each[3] for each in status["bytes"] if each[0] == way) / MB for way in ("out", "in")}
+    counts = (f"{status[what]:,}" for what in ("announced", "answers", "activations"))
+    shown.add_row(status["party"], *counts, *(f"{size:,.2f}" for size in sizes.values()))
     return shown

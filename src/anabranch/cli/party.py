@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from anabranch.cli.common import STOPPED, errors, loading
+from anabranch.cli.common import LOST, STOPPED, errors, loading
 from anabranch.errors import AnabranchError
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The party's file.", show_default=False)]
@@ -24,8 +25,9 @@ CLIENT_EXAMPLES = "Example:\n\nanabranch client bank.toml"
 def server(file: FileArgument, as_json: JsonOption = False, with_parent: ParentOption = None) -> None:
     """Run the server of a federation: it holds the labels and the top model.
 
-    It may be stopped and started at any time, kill -9 included, and goes on where it was. Exit codes: 0 the stream
-    has ended, or it was stopped; 2 it cannot take part; 3 training cannot go on.
+    It may be stopped and started at any time, kill -9 included, and goes on where it was. At its end the files of
+    'anabranch run' are in its folder. Exit codes: 0 the stream has ended, or it was stopped; 2 it cannot take part; 3
+    training cannot go on; 4 not one label could be used, or more than 'most_lost' of its events were lost.
     """
     _run(file, server=True, as_json=as_json, with_parent=with_parent)
 
@@ -33,8 +35,9 @@ def server(file: FileArgument, as_json: JsonOption = False, with_parent: ParentO
 def client(file: FileArgument, as_json: JsonOption = False, with_parent: ParentOption = None) -> None:
     """Run one client of a federation: it holds features and a bottom model.
 
-    It waits for the server, may be stopped and started at any time, kill -9 included, and goes on where it was. Exit
-    codes: 0 the stream has ended, or it was stopped; 2 it cannot take part; 3 training cannot go on.
+    It waits for the server, may be stopped and started at any time, kill -9 included, and goes on where it was. At
+    its end its model and a result.json are in its folder. Exit codes: 0 the stream has ended, or it was stopped; 2 it
+    cannot take part; 3 training cannot go on; 4 it could answer for no event, or lost more than 'most_lost'.
     """
     _run(file, server=False, as_json=as_json, with_parent=with_parent)
 
@@ -42,19 +45,22 @@ def client(file: FileArgument, as_json: JsonOption = False, with_parent: ParentO
 def _run(file: Path, *, server: bool, as_json: bool, with_parent: int | None) -> None:
     notes = Console(stderr=True)
     with errors(notes), loading("Note: left", 0):  # as it ends where it is stopped later
-        from anabranch.display import note
+        from anabranch.cli.federation_table import LiveTable
+        from anabranch.display import error, note
         from anabranch.federation.logs import structured
         from anabranch.parties import run_party as serve
 
-        structured(logging.INFO)
-        report = serve.print_json if as_json else None
+        live = LiveTable(notes) if notes.is_terminal and not as_json else None
+        structured(logging.INFO, live)
+        report = serve.print_json if as_json else live
         try:
-            stop = serve.serve(file, server=server, report=report, with_parent=with_parent)
-        except AnabranchError as error:
+            with live or nullcontext():
+                ending = serve.serve(file, server=server, report=report, with_parent=with_parent)
+        except AnabranchError as problem:
             if as_json:
-                serve.print_json({"error": str(error)})
+                serve.print_json({"error": str(problem)})
             raise
-        if as_json and stop.failed:
-            serve.print_json({"error": stop.reason})
-        note(notes, stop.reason)
-        raise typer.Exit(STOPPED if stop.failed else 0)
+        if as_json and ending.problem:
+            serve.print_json({"error": ending.text})
+        (error if ending.problem else note)(notes, ending.text)
+        raise typer.Exit(STOPPED if ending.diverged else LOST if ending.problem else 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,6 @@ from rich.console import Console
 
 from anabranch.cli.common import (
     INTERRUPTED,
-    STOPPED,
     TERMINATED,
     DataDirOption,
     SetOption,
@@ -47,6 +47,9 @@ def up(
     missing: Annotated[
         str, typer.Option(metavar="POLICY", help="For a missing client: wait, 'last N', zero, mean or skip.")
     ] = "wait",
+    most_lost: Annotated[
+        float, typer.Option(metavar="SHARE", help="Of the rounds, from 0 to 1, that may be dropped.")
+    ] = 0.1,
     nats: Annotated[
         str | None, typer.Option(metavar="URL", help="A broker that is there already.", show_default="one is started")
     ] = None,
@@ -61,7 +64,10 @@ def up(
     It writes the files of 'anabranch run', and a folder for each party with its settings, log and checkpoints. Ctrl-C
     stops it cleanly; the same command with the same --out goes on.
 
-    Exit codes: 0 done; 2 something is wrong; 3 training could not go on; 130 Ctrl-C; 143 SIGTERM.
+    At a terminal a table shows how far it is; elsewhere a line a minute does.
+
+    Exit codes: 0 done; 2 something is wrong; 3 training could not go on; 4 more than --most-lost of the rounds were
+    dropped; 130 Ctrl-C; 143 SIGTERM.
     """
     notes = Console(stderr=True)
     with errors(notes), loading():
@@ -78,11 +84,12 @@ def up(
         overrides += [Override(key, value, flag) for key, value, flag in given if value is not None]
         config = load(found, overrides)
         _check_broker(nats)
-        code = _up(found, config, _pace(config, in_flight, deadline, missing), nats, out, notes, quiet=quiet)
+        pace = _pace(config, in_flight, deadline, missing, most_lost)
+        code = _up(found, config, pace, nats, out, notes, quiet=quiet)
     raise typer.Exit(code)
 
 
-def _pace(config: Config, in_flight: int, deadline: float, missing: str) -> Pace:
+def _pace(config: Config, in_flight: int, deadline: float, missing: str, most_lost: float) -> Pace:
     from anabranch.config.run import SlrUpdate
     from anabranch.errors import ConfigError
     from anabranch.parties.assemble import Pace
@@ -92,13 +99,15 @@ def _pace(config: Config, in_flight: int, deadline: float, missing: str) -> Pace
         raise ConfigError(f"in_flight is {in_flight}, but it must be a whole number from 1 to 1024 (--in-flight)")
     if not 0 < deadline <= 86400:
         raise ConfigError(f"deadline is {deadline}, but it must be above 0 and at most a day, in seconds (--deadline)")
+    if not 0 <= most_lost <= 1:
+        raise ConfigError(f"most_lost is {most_lost}, but it must be a share from 0 to 1 (--most-lost)")
     chosen = policy(missing)
     if isinstance(config.update, SlrUpdate) and (in_flight > 1 or not isinstance(chosen, Wait)):
         raise ConfigError(
             "update.name is SLR, under which all parties must hold the same samples: it needs --in-flight 1 and "
             "--missing wait"
         )
-    return Pace(in_flight=in_flight, deadline=deadline, missing=(chosen,))
+    return Pace(in_flight=in_flight, deadline=deadline, missing=(chosen,), most_lost=most_lost)
 
 
 def _check_broker(nats: str | None) -> None:
@@ -154,33 +163,34 @@ def _up(
         return TERMINATED if pressed == signal.SIGTERM else INTERRUPTED
     if code:
         display.error(notes, str(stopped))
-        return STOPPED
-    return 0
+    return code
 
 
 async def _watch(
     federation: LocalFederation, rounds: int | None, notes: Console, *, quiet: bool
 ) -> tuple[int, tuple[float, int], int | None]:
-    """Run it with a live table; return the exit code, the seconds of how many rounds, and which signal ended it."""
-    from rich.live import Live
-
+    """Run it, and show how far it is; return the exit code, the seconds of how many rounds, and the signal."""
     from anabranch import display
-    from anabranch.cli.federation_table import Rates, table
+    from anabranch.cli.federation_table import LiveTable, MinuteLines, Rates
 
     pressed: asyncio.Queue[int] = asyncio.Queue()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, pressed.put_nowait, number)
     rates = Rates()
     shown: list[dict[str, Any]] = []
-    with Live(console=notes, refresh_per_second=4, transient=True) if not quiet else _Nothing() as live:
+    live = LiveTable(notes, rounds, transient=True) if notes.is_terminal and not quiet else None
+    lines = MinuteLines(lambda line: notes.print(line, soft_wrap=True, highlight=False))
+    show = live or (lines if not quiet else lambda status: None)
 
-        def tell() -> None:
-            if federation.status and (not shown or shown[-1] is not federation.status):
-                shown[:] = [federation.status]
-                rates.add(federation.parties[0].told_at, federation.status["rounds"])
-                live.update(table(federation.status, rounds, rates))
+    def tell() -> None:
+        if federation.status and (not shown or shown[-1] is not federation.status):
+            shown[:] = [federation.status]
+            rates.add(federation.parties[0].told_at, federation.status["rounds"])
+            show(federation.status)
 
-        live.update(f"starting {len(federation.parties)} processes in {federation.folder}")
+    with live or nullcontext():
+        if live is not None:
+            live.say(f"starting {len(federation.parties)} processes in {federation.folder}")
         async with federation:
             waiting = asyncio.ensure_future(federation.wait(tell, lambda text: display.note(notes, text)))
             first = asyncio.ensure_future(pressed.get())
@@ -190,16 +200,3 @@ async def _watch(
                 return waiting.result(), (rates.seconds, rates.rounds), None
             await federation.stop()
             return await waiting, (rates.seconds, rates.rounds), first.result()
-
-
-class _Nothing:
-    """Shows nothing."""
-
-    def __enter__(self) -> _Nothing:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def update(self, _: object) -> None:
-        """Nothing."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -44,7 +45,7 @@ from anabranch.config.source import (
     kind_of,
 )
 from anabranch.errors import ConfigError, counted, nearest
-from anabranch.parties.assemble import Pace
+from anabranch.parties.assemble import MOST_LOST, Pace
 from anabranch.protocol.server.client_session import LARGEST
 from anabranch.protocol.server.missing import policy
 
@@ -82,11 +83,17 @@ class PartySettings(Section):
     durable: bool = Field(default=False, description="true or false")
     metrics: int | None = Field(default=None, ge=0, le=65535, description="a port, 0 for any that is free")
     metrics_host: Text = Field(default="127.0.0.1", description="an address of this machine")
+    most_lost: Probability = Field(default=MOST_LOST, description="a share from 0 to 1 of the events that may be lost")
 
     @property
     def pace(self) -> Pace:
         """How the party runs."""
-        return Pace(in_flight=self.in_flight, checkpoint_every=self.checkpoint_every, durable=self.durable)
+        return Pace(
+            in_flight=self.in_flight,
+            checkpoint_every=self.checkpoint_every,
+            durable=self.durable,
+            most_lost=self.most_lost,
+        )
 
 
 class ServerSettings(PartySettings):
@@ -98,12 +105,7 @@ class ServerSettings(PartySettings):
 
     @property
     def pace(self) -> Pace:
-        return Pace(
-            in_flight=self.in_flight,
-            deadline=self.deadline,
-            checkpoint_every=self.checkpoint_every,
-            durable=self.durable,
-        )
+        return replace(super().pace, deadline=self.deadline)
 
 
 class PartyFile(ServerSettings):
@@ -117,13 +119,7 @@ class PartyFile(ServerSettings):
     @property
     def pace(self) -> Pace:
         texts = (self.missing,) if isinstance(self.missing, str) else self.missing
-        return Pace(
-            in_flight=self.in_flight,
-            deadline=self.deadline,
-            missing=tuple(policy(text) for text in texts),
-            checkpoint_every=self.checkpoint_every,
-            durable=self.durable,
-        )
+        return replace(super().pace, missing=tuple(policy(text) for text in texts))
 
 
 class TableSection(Section):

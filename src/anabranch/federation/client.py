@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from pathlib import Path
@@ -68,6 +69,8 @@ class ClientParty(Engine):
         self._hello_again = self._look_again = self._bye_again = 0.0
         self._say_waits = math.inf
         """When a person is told that it waits for its dismissal; -inf once that was said."""
+        self._counted: Counter[str] = Counter()
+        """What `counts` were in the processes before this one, up to the last checkpoint."""
         self._kept: list[int] = [m.NONE]
         """The last rounds in the checkpoints that are kept, the older first."""
         self._saves = self._done
@@ -79,6 +82,9 @@ class ClientParty(Engine):
             self._check_found(found, conversation.terms, server=False)
             try:
                 conversation.restore(found.arrays, found.state)
+                self.earlier.update(found.state.get("notes", {}))
+                self._counted.update(found.state.get("counts", {}))
+                self.link.restore(found.state.get("wire", []))
             except (ValueError, KeyError, TypeError) as error:
                 raise CheckpointError(
                     f"{found.path}: is the checkpoint of another model, update or features ({error}): name another "
@@ -88,6 +94,13 @@ class ClientParty(Engine):
             conversation.saved(m.NONE)
         self._kept_at = (self._done, self._done)
         """What was `_done` at the checkpoints that are kept, the older first; a process begins with one at most."""
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Events announced, rounds answered, events replied for, and steps, in this process and before."""
+        talk = self.conversation
+        here = {"announced": talk.announced, "answers": talk.answers, "replies": talk.replies}
+        return self._counted + Counter(here | {"steps": talk.activations})
 
     @property
     def _done(self) -> tuple[int, int]:
@@ -207,7 +220,8 @@ class ClientParty(Engine):
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         self._saves = self._done
         arrays, values = self.conversation.state()
-        return arrays, values | {"terms": asdict(self.conversation.terms)}
+        counts = {"counts": self.counts, "notes": self.noted(), "wire": self.link.state()}
+        return arrays, values | {"terms": asdict(self.conversation.terms)} | counts
 
     def _saved(self, values: dict[str, Any]) -> None:
         # The server keeps what came after the one before, in case this one is damaged.

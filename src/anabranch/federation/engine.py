@@ -28,8 +28,11 @@ from anabranch.protocol.actions import Action, Note, Played, Predicted, Send, St
 from anabranch.protocol.codec import decode
 from anabranch.protocol.messages import Message
 from anabranch.protocol.terms import Terms
+from anabranch.sources.base import Notes
 from anabranch.storage import checkpoint
 
+LEFT = "left"
+"""Why a party has ended that was told to leave before the end."""
 WELCOME = {"joined", "left"}
 """Notes of what is well."""
 INBOX = 256 * 2**20
@@ -40,6 +43,8 @@ OLD = "old session"
 """A note of what a restart brings about, or somebody who gives again what he has read: it is in the log too."""
 QUIET = {"late", "twice", "stale"}
 """Notes of what the network does now and then: they are counted, and logged where one looks closely."""
+LOSSES = {"event dropped", "features gone"}
+"""Notes of events that nothing is learnt from: the log has the first, and each that makes them ten times as many."""
 
 
 class Engine(ABC):
@@ -58,10 +63,13 @@ class Engine(ABC):
         self.link = Link(credentials, self._received, self._came_back, self._waits, self._fails)
         self.notes: Counter[tuple[str, int | None]] = Counter()
         """How often each thing was noted, of which client."""
+        self.earlier: Counter[str] = Counter()
+        """How often each thing was noted before this process, up to the last checkpoint."""
         self.checkpoint_time: float | None = None
         """When the last checkpoint was saved, by the monotonic clock."""
         self._log = _PartyLog(logging.getLogger(f"anabranch.{name}"), name, self._rounds)
         self._repeats = Repeats(self._say)
+        self._losses = Notes(Counter(), "", lambda text: self.say(text, logging.WARNING))
         self._inbox: deque[tuple[int, bytes]] = deque()
         self._inbox_bytes: Counter[int] = Counter()
         """Of each who sends."""
@@ -114,6 +122,13 @@ class Engine(ABC):
 
     def _say(self, level: int, text: str) -> None:
         self.say(text, level)
+
+    def noted(self) -> Counter[str]:
+        """Return how often each thing was noted, in this process and before."""
+        counts = Counter(self.earlier)
+        for (what, _), n in self.notes.items():
+            counts[what] += n
+        return counts
 
     def wake(self) -> None:
         """Has it look again at what is to be done."""
@@ -197,7 +212,7 @@ class Engine(ABC):
             await self._save()
         if stop is None:
             await self._last_words()
-            return Stop("left")
+            return Stop(LEFT)
         if refused:
             raise RefusedError(stop.reason)
         return stop
@@ -227,6 +242,9 @@ class Engine(ABC):
         level = logging.DEBUG if what in QUIET else logging.INFO if what in WELCOME | {OLD} else logging.WARNING
         at_once = OFTEN if what in WELCOME else 1
         text, now = self._named(note.text, client), time.monotonic()
+        if what in LOSSES:
+            self._losses.note(what, text, note.count)
+            return
         self._repeats.tell((what, client), level, text, now, note.count, at_once)
 
     def _rounds(self) -> int:

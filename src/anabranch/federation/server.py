@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from anabranch.broker.credentials import Credentials
 from anabranch.errors import CheckpointError, ConnectError, VersionError
-from anabranch.federation.engine import OFTEN, Engine
+from anabranch.federation.engine import LEFT, OFTEN, Engine
 from anabranch.federation.late_labels import Happenings, WaitingRoom
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Predicted, Send, Stop
@@ -134,12 +134,10 @@ class ServerParty(Engine):
         self._last_saved = 0
         self.replayed = self._restore()
         """How many rounds of the log were played again."""
+        self.rounds_before = conversation.rounds
+        """How many rounds were played before this process."""
         self._told_drifts = 0 if self.watch is None else self.watch.counts.total()
         """How many detections a person was told of."""
-        self._gone: Counter[str] = Counter()
-        """Events that were given up in this process, by why."""
-        self._say_gone: dict[str, int] = {}
-        """When a person is told of them again."""
         self._told_end = False
         """Whether a person was told that the labels have ended."""
 
@@ -154,6 +152,7 @@ class ServerParty(Engine):
                 self.conversation.restore(own, found.state["talk"])
                 totals = {n.removeprefix("ledger/"): a for n, a in found.arrays.items() if n.startswith("ledger/")}
                 self.ledger.restore(totals, found.state["ledger"])
+                self.earlier.update(found.state.get("notes", {}))
                 self.link.restore(found.state["wire"])
             except (ValueError, KeyError, TypeError) as error:
                 raise CheckpointError(
@@ -303,7 +302,7 @@ class ServerParty(Engine):
         """Open rounds for the events whose labels are there, and has those predicted that happen."""
         talk = self.conversation
         absent = self._absent(now)
-        await self._forget(late.expired(now), "they have waited too long for their labels")
+        await self._forget(late.expired(now), "expired", "they have waited too long for their labels")
         self._tell_end(late)
         while talk.room and not absent and self._stop is None:
             # In two halves, so that the clients work on one while the server works on the other.
@@ -365,15 +364,11 @@ class ServerParty(Engine):
             self._more = asyncio.ensure_future(source.more())
             self._more.add_done_callback(self._have_more)
 
-    async def _forget(self, events: list[bytes], why: str) -> None:
-        """Events that wait for their labels no longer; why is said at the first, and then at ten times as many."""
-        if not events:
-            return
-        self._gone[why] += len(events)
-        if self._gone[why] >= self._say_gone.get(why, 1):
-            self._say_gone[why] = 10 ** len(str(self._gone[why]))
-            self._log.warning("events are not learnt from, since %s: %d by now", why, self._gone[why])
-        await self._do(self.conversation.forget(events))
+    async def _forget(self, events: list[bytes], kind: str, why: str) -> None:
+        """Forget events that wait for their labels no longer, and say why."""
+        if events:
+            self._losses.note(kind, f"events are not learnt from, since {why}", len(events))
+            await self._do(self.conversation.forget(events))
 
     def _tell_end(self, late: WaitingRoom) -> None:
         """Say once why this server goes on, where no labels come any more."""
@@ -421,7 +416,8 @@ class ServerParty(Engine):
             if found is not None and not found.done():
                 found.set_result(predicted)
         elif self.late is not None:
-            await self._forget(self.late.predicted(predicted), "more than `most` waited, and the oldest had to go")
+            gone = self.late.predicted(predicted)
+            await self._forget(gone, "crowded out", "more than `most` waited, and the oldest had to go")
             self._wake.set()
 
     def _have_more(self, task: asyncio.Task[None]) -> None:
@@ -495,7 +491,7 @@ class ServerParty(Engine):
         totals, ledger = self.ledger.state()
         arrays = {f"talk/{n}": a.copy() for n, a in own.items()} | {f"ledger/{n}": a.copy() for n, a in totals.items()}
         values = {"terms": asdict(self.conversation.terms), "talk": talk, "ledger": ledger, "wire": self.link.state()}
-        return arrays, values
+        return arrays, values | {"notes": self.noted()}
 
     def _saved(self, values: dict[str, Any]) -> None:
         # The one before is kept, in case this one is damaged, and so are the rounds since then.
@@ -510,7 +506,7 @@ class ServerParty(Engine):
             stop = await super()._finish()
         finally:
             self._log_file.close()
-        if stop.reason == "left":
+        if stop.reason == LEFT:
             await self._tell_kept()
         else:  # it waits for nobody any more
             await self._dismiss(range(1, len(self.conversation.seats) + 1), stop.reason)

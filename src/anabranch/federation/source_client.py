@@ -335,7 +335,8 @@ def sourced_client(
     """
     inputs = Inputs(source.look, features, kept)
     look, decide = inputs.look, stimulus.decide
-    party = make(features.width, look, decide, schema=features.schema, inputs=kept, peek=inputs.peek)
+    ways = {"peek": inputs.peek, "is_unusable": inputs.is_unusable}
+    party = make(features.width, look, decide, schema=features.schema, inputs=kept, **ways)
     assert isinstance(party, SourcedClient)
     party.feed(source, inputs, stimulus, kept)
     party.say(f"features {', '.join(features.names)}; their schema is {features.schema}")
@@ -438,9 +439,8 @@ class SourcedServer(_Sourced, ServerParty):
             self._say_without = 10 * self.late.without_event
             self.say(
                 f"{self.late.without_event:,} labels are of moments without an event so far, though clients have told "
-                "of later ones: they wait until they expire. Usual where clients tell only of what has moved, or where "
-                "a file is replayed as fast as possible; else look at clocks, time zones and grain.",
-                logging.WARNING,
+                "of later ones: they wait until they expire. That is usual if clients announce only what has moved, or "
+                "if a file is replayed as fast as possible. Otherwise look at clocks, time zones and grain."
             )
 
     async def _played(self, played: Played) -> None:

@@ -46,6 +46,10 @@ WAITING, INPUTS = "waiting.sqlite", "inputs.sqlite"
 """The files of what waits for late labels, in the server's folder and in a client's."""
 
 
+MOST_LOST = 0.1
+"""The share of its events that a party may lose by default."""
+
+
 @dataclass(frozen=True)
 class Pace:
     """How a federation runs, which changes what it does with time and never what it is."""
@@ -60,6 +64,8 @@ class Pace:
     """Rounds between two checkpoints of the server, and steps between two of a client."""
     durable: bool = False
     """Whether each round is on the disk before its derivatives are sent."""
+    most_lost: float = MOST_LOST
+    """The share of a party's events that may be lost; if more are, its ending is a failure."""
 
 
 class Replay(NamedTuple):
@@ -270,6 +276,7 @@ def make_client(
     events: AsyncIterator[bytes] | None = None,
     inputs: Inputs | None = None,
     peek: Look | None = None,
+    is_unusable: Callable[[bytes], bool] = lambda event: False,
     kind: type[ClientParty] = ClientParty,
     compute: type[ClientCompute] = ClientCompute,
 ) -> ClientParty:
@@ -290,6 +297,7 @@ def make_client(
         events: the names of the events that activate it; None where it is asked only.
         inputs: keeps the features of events whose labels come late; None is in the folder, where there are any.
         peek: its features for an event that nothing will be learnt of; by default ``look``.
+        is_unusable: whether ``look`` has none of an event since a value of it cannot be used.
         kind: of party.
         compute: of compute.
 
@@ -299,7 +307,9 @@ def make_client(
     computes = compute(rule, model, features, rate, pace.in_flight)
     inputs = LazyInputs(folder / INPUTS, durable=pace.durable) if inputs is None else inputs
     terms = terms_of(credentials.federation, clients, rule)
-    conversation = ClientConversation(terms, credentials.index, schema, computes, look, decide, _session, inputs, peek)
+    conversation = ClientConversation(
+        terms, credentials.index, schema, computes, look, decide, _session, inputs, peek, is_unusable
+    )
     party = kind(conversation, credentials, folder, events=events, checkpoint_every=pace.checkpoint_every)
     computes.warm_up()
     return party

@@ -253,21 +253,6 @@ def write_model(party: ServerParty | ClientParty, folder: Path) -> Path:
     return folder / MODEL
 
 
-def sum_up(party: ServerParty | ClientParty, folder: Path) -> None:
-    """Say in the log what the party has done so far."""
-    extra = {"party": party.link.credentials.party}
-    if isinstance(party, ClientParty):
-        talk = party.conversation
-        done = f"{talk.answers:,} answers and {talk.activations:,} steps since this process began"
-    else:
-        ledger = party.ledger
-        done = (
-            f"{ledger.rounds:,} rounds, run-time error {ledger.run_time_error:.4f}, accumulated error "
-            f"{ledger.error_rate:.4f}"
-        )
-    _log.info("%s; the model is in %s", done, folder / MODEL, extra=extra)
-
-
 def _of(model: SplitModel, prefix: str, name: str) -> dict[str, NDArray[Any]]:
     arrays = model.to_arrays().items()
     return {name + key.removeprefix(prefix): array for key, array in arrays if key.startswith(prefix)}

@@ -27,9 +27,10 @@ from anabranch.core.models import SplitModel
 from anabranch.core.party_programs import from_arrays
 from anabranch.errors import AnabranchError, ConfigError
 from anabranch.federation.client import STATE as CLIENT_STATE
+from anabranch.federation.engine import LEFT
 from anabranch.federation.server import STATE as SERVER_STATE
 from anabranch.parties import assemble
-from anabranch.parties.run_party import LEFT
+from anabranch.parties.party_result import federation_settings
 from anabranch.protocol.server.totals import Ledger
 from anabranch.simulation.result import Result
 from anabranch.storage.checkpoint import load
@@ -42,10 +43,8 @@ SECONDS = 15.0
 LAST_LINES = 5
 KILLED = 3
 """What was killed so often, and no round was played in between, is not started again."""
-WIRE = ("direction", "kind", "client", "bytes", "messages")
-"""What is counted on the wire at the server, in each of its processes up to its last checkpoint; client 0 is all."""
-STOPPED = 3
-"""The exit code of a party whose training cannot go on."""
+STOPPED, LOST = 3, 4
+"""The exit codes of a party whose training cannot go on, and of one that has lost more than it may."""
 
 
 @dataclass
@@ -131,8 +130,8 @@ class LocalFederation:
 
     @property
     def failed(self) -> Party | None:
-        """The party whose training cannot go on; None where there is none."""
-        return next((party for party in self.parties if party.code == STOPPED), None)
+        """The party that has failed, one whose training cannot go on before one that has lost too much; or None."""
+        return next((party for code in (STOPPED, LOST) for party in self.parties if party.code == code), None)
 
     async def __aenter__(self) -> LocalFederation:
         try:
@@ -223,7 +222,7 @@ class LocalFederation:
         note: Callable[[str], None] = lambda text: None,
         every: float = 0.25,
     ) -> int:
-        """Until every party has ended; returns 0, or the exit code of one whose training cannot go on.
+        """Until every party has ended; returns 0, or the exit code of one that has failed.
 
         What somebody kills is started again. Clients that are still there some time after the server has ended are
         told to leave.
@@ -246,7 +245,7 @@ class LocalFederation:
             if all(party.code is not None for party in self.parties):
                 await self._read_all()
                 tell()
-                return 0 if self.failed is None else STOPPED
+                return 0 if self.failed is None else self.failed.code or 0
             if self.broker is not None and not self.broker.running and not self._stopping:
                 self._count_killed("the nats-server", "was killed", f"its log is {self.broker.log}", note)
                 await self.broker.restart()
@@ -267,7 +266,7 @@ class LocalFederation:
         if party.gone and (party is self.parties[0] or self.parties[0].code is None):
             self._count_killed(party.name, party.gone, self.last_words(party), note)
             await self.start(party)
-        elif party.code not in (0, STOPPED):
+        elif party.code not in (0, STOPPED, LOST):
             how = party.gone or f"has ended (exit code {party.code})"
             raise AnabranchError(f"{party.name} {how}: {self.last_words(party)}")
 
@@ -339,6 +338,7 @@ class LocalFederation:
                 missing=tuple(str(each) for each in self._pace.missing),
                 checkpoint_every=self._pace.checkpoint_every,
                 durable=self._pace.durable,
+                most_lost=self._pace.most_lost,
             )
             replace_file(party.file, partyfile.text(settings).encode())
 
@@ -374,13 +374,9 @@ def collect(
         if held is not None:
             bottoms[m - 1] = from_arrays(bottoms[m - 1], _part(held.arrays, "model/"))
     status = status or {}
-    federation = {
-        "clients": ledger.missing,  # in how many rounds each answered, or was replaced in which way
-        "max_delay": [each["max_delay"] for each in status.get("clients", ())],
-        "wire": [] if found is None else [dict(zip(WIRE, each, strict=True)) for each in found.state["wire"]],
-        "notes": status.get("notes", {}),
-        "labels": status.get("labels"),  # what became of those that came late; None where none does
-    }
+    delays = [each["max_delay"] for each in status.get("clients", ())]
+    wire = [] if found is None else found.state["wire"]
+    federation = federation_settings(ledger, delays, wire, status.get("notes", {}), status.get("labels"))
     settings = {**run.prepared.settings, "federation": federation}
     watch = run.prepared.watch
     if watch is not None and found is not None and found.state["talk"]["watch"] is not None:
@@ -398,6 +394,7 @@ def collect(
         compile_seconds=0.0,
         settings=settings,
         timed_rounds=timed[1],
+        ending=status.get("ending"),
     )
 
 

@@ -18,17 +18,19 @@ from typing import Any
 from jax.errors import JaxRuntimeError
 
 from anabranch.broker.credentials import ASKER, Credentials
+from anabranch.cli.federation_table import MinuteLines
 from anabranch.config import party as partyfile
 from anabranch.config.load import find_source
 from anabranch.config.load import load as load_config
 from anabranch.errors import ConfigError, ConnectError, counted
 from anabranch.federation.client import ClientParty
+from anabranch.federation.engine import LEFT
 from anabranch.federation.logs import name_party
 from anabranch.federation.server import ServerParty
-from anabranch.parties import assemble, process
+from anabranch.parties import assemble, party_result, process
 from anabranch.parties import build_party as own
+from anabranch.parties.ending import Ending, ending_of, sum_up
 from anabranch.parties.predict_service import predicting
-from anabranch.protocol.actions import Stop
 from anabranch.serving.metrics import Metrics, serving
 from anabranch.serving.status import client_status, server_status
 from anabranch.storage.lock import locked
@@ -39,20 +41,21 @@ REPORT = 0.5
 """Seconds between two reports."""
 RETRY = 1.0
 """Seconds between two attempts to open a source."""
-LEFT = "left"
-"""Why a party has ended that was told to leave before the end."""
 
 
 def serve(
     path: Path, *, server: bool, report: Callable[[dict[str, Any]], None] | None, with_parent: int | None
-) -> Stop:
+) -> Ending:
     """Run the party of a file; SIGINT and SIGTERM make it leave, after a last checkpoint.
 
     Args:
         path: of the party's file.
         server: whether it should be the server's.
-        report: called twice a second, and at the end, with the party's status.
+        report: called twice a second, and at the end, with the party's status; None has a line a minute in the log.
         with_parent: the process that started it, where it should leave when that is gone.
+
+    Returns:
+        How the party has ended. Its result is in its folder then, unless it replays a run.
 
     Raises:
         AnabranchError: where the party cannot take part; see `anabranch.federation.engine.Engine.run`.
@@ -139,21 +142,22 @@ async def _run(
     folder: Path,
     report: Callable[[dict[str, Any]], None] | None,
     with_parent: int | None,
-) -> Stop:
+) -> Ending:
     leaving = asyncio.Event()
     party = await _when_there(lambda: _party(path, settings, credentials, folder), leaving, with_parent)
     if party is None:
-        return Stop(LEFT)
+        return Ending(LEFT, {})
     _leave_on_signals(party.leave, with_parent)
     if leaving.is_set():
         party.leave()
     started = time.monotonic()
-    stop: Stop | None = None
+    ending: Ending | None = None
+    tell_of = MinuteLines(party.say) if report is None else report
 
     def tell() -> None:
-        if report is not None:
-            status = server_status(party, started) if isinstance(party, ServerParty) else client_status(party, started)
-            report(status | {"ended": None if stop is None else stop.reason})
+        status = server_status(party, started) if isinstance(party, ServerParty) else client_status(party, started)
+        how = None if ending is None else ending.describe()
+        tell_of(status | {"ended": None if ending is None else ending.reason, "ending": how})
 
     async def reports() -> None:
         while True:
@@ -175,11 +179,13 @@ async def _run(
                 await beside.enter_async_context(asked)
             await beside.enter_async_context(serving(of, settings.metrics, settings.metrics_host))
             stop = await party.run()
+        ending = ending_of(party, stop, settings.most_lost)
         # The model of a run is made of all its parties' later, and one that is not finite is of no use.
         if not (isinstance(settings, partyfile.PartyFile) or stop.diverged):
-            own.write_model(party, folder)
-            own.sum_up(party, folder)
-        return stop
+            party_result.write(party, settings, ending, folder, time.monotonic() - started)
+            party.say(f"{sum_up(party)}; the result is in {folder}")
+        party.say(ending.text, logging.ERROR if ending.problem else logging.INFO)
+        return ending
     finally:
         reporting.cancel()
         tell()

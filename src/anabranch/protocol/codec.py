@@ -309,6 +309,7 @@ FORMS: dict[type[m.Message], dict[str, _Form]] = {
         "emptied": _FLAG,
         "noticed": _LONG_TEXT,
     },
+    m.Unusable: {"session": _NONCE, "events": _EVENTS},
 }
 """The fields of each kind of message, in their order on the wire."""
 
@@ -323,7 +324,7 @@ def encode(message: m.Message) -> bytes:
         MessageError: where an event's name is too long.
 
     >>> encode(m.Refused(session=1, reason="no")).hex(" ")
-    '41 42 04 03 01 00 00 00 00 00 00 00 02 00 6e 6f'
+    '41 42 05 03 01 00 00 00 00 00 00 00 02 00 6e 6f'
     """
     kind = type(message)
     head = MAGIC + bytes((VERSION, _CODES[kind]))

@@ -11,6 +11,7 @@ type            from → to         what it says
 `Query`         server → clients  send your embeddings for these rounds, if you have not
 `Embeddings`    client → server   here they are, and in which of the rounds an event has activated me
 `Unknown`       client → server   I have no features for the events of these rounds
+`Unusable`      client → server   a value of these events cannot be used: wait no longer for my embeddings
 `Ask`           server → clients  send your embeddings for these events: nobody learns from them now
 `Reply`         client → server   here they are
 `Derivatives`   server → client   ``v_m`` of the rounds in which you were activated
@@ -150,6 +151,13 @@ class Embeddings(Message):
 class Unknown(Message):
     session: int
     rounds: Rounds
+
+
+@dataclass(frozen=True, eq=False)
+class Unusable(Message):
+    session: int
+    events: Events
+    """The client has a row of each, and cannot make features of it."""
 
 
 @dataclass(frozen=True, eq=False)

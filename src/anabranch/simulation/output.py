@@ -19,6 +19,7 @@ from anabranch.storage.files import json_values, replace_file, to_json, writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
     from anabranch.simulation.result import Result
 
@@ -100,21 +101,30 @@ def save(result: Result, folder: str | Path, *, force: bool = False) -> Path:
     return path
 
 
-def write(folder: Path, result: Result, origin: Origin | None = None) -> dict[str, Any]:
+def write(
+    folder: Path,
+    result: Result,
+    origin: Origin | None = None,
+    *,
+    arrays: Mapping[str, NDArray[Any]] | None = None,
+    title: str | None = None,
+) -> dict[str, Any]:
     """Write the files of a result, each of them completely or not at all, and return what ``result.json`` holds.
 
     Args:
         folder: as `prepare` returned it.
         origin: what a command says of the run.
+        arrays: of the model, if they are those of one party; by default those of all.
+        title: of the picture; by default that of the origin, or of the settings.
 
     Raises:
         OutputError: where a file cannot be written.
     """
     from safetensors.numpy import save as arrays_file
 
-    title = origin.title if origin else _title(result.settings)
+    title = title or (origin.title if origin else _title(result.settings))
     contents = {
-        MODEL: arrays_file(result.model.to_arrays()),
+        MODEL: arrays_file(dict(result.model.to_arrays() if arrays is None else arrays)),
         CURVE: curve_csv(result).encode(),
         PICTURE: png(draw_curve(result, title)),
     }

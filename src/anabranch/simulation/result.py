@@ -60,12 +60,14 @@ class Result:
     """Where drift was noticed, with ``detect``."""
     timed_rounds: int | None = None
     """How many rounds took those ``seconds``; None is all of them. Fewer where a federation has gone on."""
+    ending: dict[str, Any] | None = None
+    """How a federation has ended: the reason, what became of its events, and the problem if that is a failure."""
     _measure: Callable[[], ClientTimes] | None = field(default=None, repr=False)
 
     @property
     def run_time_error(self) -> float:
         """The run-time error rate at the end: mean error of the last 20,000 rounds."""
-        return float(self.curve.run_time_error[-1]) if self.rounds else float("nan")
+        return float(self.curve.run_time_error[-1]) if len(self.curve.rounds) else float("nan")
 
     @property
     def rounds_per_second(self) -> float:
@@ -122,6 +124,7 @@ class Result:
             "regret": None if self.regret is None else _describe(self.regret),
             "late_labels": None if self.late_labels is None else _describe(self.late_labels),
             "detections": None if self.detections is None else [each._asdict() for each in self.detections],
+            "ending": self.ending,
             "client_seconds": _number(self.client_seconds),
             "client_seconds_how": "each client's functions, jitted apart, timed once and multiplied out",
             "seconds": self.seconds,

@@ -106,26 +106,37 @@ class Source(Protocol):
 
 
 class Notes:
-    """Counts what a person may want to know of, and says the first of each kind, and then each that is a power of 10.
+    """Counts what a person may want to know of. It says the first of each kind, and again when they are ten times more.
 
     Args:
         counts: by kind.
-        where: what the messages begin with.
+        where: the text that messages begin with.
+        say: logs a message; by default as a warning of no party.
+
+    >>> notes = Notes(Counter(), "labels", print)
+    >>> for _ in range(99):
+    ...     notes.note("no class", "a label is no class")
+    labels: a label is no class
+    labels: a label is no class (no class: 10 by now)
+    >>> notes.note("no class", "labels are no class", 1000)
+    labels: labels are no class (no class: 1,099 by now)
     """
 
-    def __init__(self, counts: Counter[str], where: str) -> None:
+    def __init__(self, counts: Counter[str], where: str, say: Callable[[str], None] | None = None) -> None:
         self._counts, self._where = counts, where
+        self._say = _log.warning if say is None else say
 
     def __getitem__(self, kind: str) -> int:
         """Return how many of a kind there were."""
         return self._counts[kind]
 
-    def note(self, kind: str, text: str) -> None:
-        """One more of a kind."""
-        self._counts[kind] += 1
-        count = self._counts[kind]
-        if count == 10 ** (len(str(count)) - 1):
-            _log.warning("%s: %s%s", self._where, text, f" ({kind}: {count:,} by now)" if count > 1 else "")
+    def note(self, kind: str, text: str, n: int = 1) -> None:
+        """Count ``n`` more of a kind."""
+        before, count = self._counts[kind], self._counts[kind] + n
+        self._counts[kind] = count
+        if before < 10 ** (len(str(count)) - 1) <= count:
+            begin = f"{self._where}: " if self._where else ""
+            self._say(f"{begin}{text}{f' ({kind}: {count:,} by now)' if count > 1 else ''}")
 
 
 def note_place(notes: Notes, reading: Reading, place: str) -> None:

@@ -63,6 +63,7 @@ class ClientConversation:
         session: draws a number that it never drew before.
         inputs: keeps the features of events whose labels come later.
         peek: its features for an event that nothing will be learnt of; by default ``look``.
+        is_unusable: whether ``look`` has none of an event since a value of it cannot be used.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class ClientConversation:
         session: Callable[[], int],
         inputs: Inputs | None = None,
         peek: Look | None = None,
+        is_unusable: Callable[[bytes], bool] = lambda event: False,
     ) -> None:
         self.terms, self.client, self.schema = terms, client, schema
         self.compute = compute
@@ -87,8 +89,11 @@ class ClientConversation:
         """Why no round follows and nothing is lacking, where the server has said so since the last hello."""
         self.activations = self.answers = 0
         """Rounds that it stepped in, and rounds that it answered, since this process began."""
+        self.announced = self.replies = 0
+        """Events of its own, and events that it replied for without a round, since this process began."""
         self._look, self._decide, self._draw = look, decide, session
         self._peek = look if peek is None else peek
+        self._is_unusable = is_unusable
         self._inputs: Inputs = InputsInMemory() if inputs is None else inputs
         self._learnt: dict[bool, dict[tuple[int, bytes], None]] = {True: {}, False: {}}
         """Rounds of events whose features may be kept, in about their order, by whether they have activated it."""
@@ -158,6 +163,7 @@ class ClientConversation:
         if self.is_late(event):
             return [Note("late", "an event has happened here after the server had asked for it")]
         self._keeping.own[event] = {}
+        self.announced += 1
         if len(self._keeping.own) > REMEMBERED:
             self._keeping.settle(next(iter(self._keeping.own)))
             return [Note("event dropped", f"more than {REMEMBERED:,} events wait here"), *self._tell(event)]
@@ -347,6 +353,7 @@ class ClientConversation:
             return [Note("unusable", f"the server sent a query that cannot be used: {problem}")]
         asked: list[_Asked] = []
         unknown: list[int] = []
+        unusable: list[bytes] = []
         for query in queries:
             for i, event in enumerate(query.events):
                 t = query.first + i
@@ -358,7 +365,9 @@ class ClientConversation:
                 kept = self._keeping.rounds.get(t)
                 if kept is not None and kept.event != event:
                     del self._keeping.rounds[t]  # the server has begun again, and has another event for this round
-                if x is None:
+                if x is None and self._is_unusable(event):
+                    unusable.append(event)
+                elif x is None:
                     unknown.append(t)
                 elif event in self._keeping.told and decided is None:
                     # The server has the embedding, and asks once more if it cannot use it.
@@ -368,10 +377,14 @@ class ClientConversation:
                     chosen = decided if query.activated is None else bool(query.activated[i, self.client - 1])
                     asked.append(_Asked(t, event, x, chosen))
         actions: list[Action] = [Send(m.Unknown(self._session, tuple(unknown)))] if unknown else []
+        actions += self._say_unusable(unusable)
         block = self.compute.block if self.compute.rule.update.rows is None else 1
         for start in range(0, len(asked), block):
             actions += self._encode(asked[start : start + block])
         return actions
+
+    def _say_unusable(self, events: Sequence[bytes]) -> list[Action]:
+        return [Send(m.Unusable(self._session, tuple(events)))] if events else []
 
     def _features(self, event: bytes) -> NDArray[Any] | None:
         return self._kept_or_looked_up(event)[0]
@@ -394,12 +407,16 @@ class ClientConversation:
             return [Note("unusable", f"the server asks for what cannot be used: {problem}")]
         known: list[int] = []
         unknown: list[int] = []
+        unusable: list[bytes] = []
         samples: list[NDArray[Any]] = []
         activated: list[bool] = []
         for i, event in enumerate(ask.events):
             x, decided = self._kept_or_looked_up(event, peek=ask.first == m.NONE)
             if x is None:
-                unknown.append(ask.asked + i)
+                if ask.first != m.NONE and self._is_unusable(event):
+                    unusable.append(event)
+                else:
+                    unknown.append(ask.asked + i)
                 continue
             if ask.first != m.NONE:
                 if ask.activated is not None:
@@ -416,13 +433,15 @@ class ClientConversation:
             activated.append(bool(decided))
         if ask.asked == m.NONE:
             return []
+        self.replies += len(known) if ask.first != m.NONE else 0
         looks = self.compute.looks
         rows = [self.compute.embed(np.stack(samples[i : i + looks])) for i in range(0, len(samples), looks)]
         values = np.concatenate(rows) if rows else np.zeros((0, self.compute.width), self.compute.rule.wire)
         if rows and (diverged := self._diverged(values, samples[0])):
             return diverged
         flags = np.array(activated, bool)
-        return [Send(m.Reply(self._session, self.applied, self.safe, tuple(known), tuple(unknown), flags, values))]
+        reply = m.Reply(self._session, self.applied, self.safe, tuple(known), tuple(unknown), flags, values)
+        return [Send(reply), *self._say_unusable(unusable)]
 
     def _take_up(self, event: bytes) -> None:
         """The server knows of an event, and its label comes later; what was told of it is not used."""

@@ -21,7 +21,7 @@ from anabranch.errors import ConfigError
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Send, Stop
 from anabranch.protocol.server.client_session import Expected, Seat
-from anabranch.protocol.server.missing import Stand, Wait, unknown
+from anabranch.protocol.server.missing import HOPELESS, SKIPPED, Stand, Wait, unknown
 from anabranch.protocol.server.pending_predictions import Questions
 from anabranch.protocol.server.pending_rounds import Answer, Arrival, Late, Open, runs, touches
 from anabranch.protocol.server.training import Training
@@ -405,6 +405,7 @@ class ServerConversation:
         for each in self._open:  # what it sent before may belong to parameters that are lost
             each.answers.pop(client, None)
             each.unknown.discard(client)
+            each.hopeless.discard(client)
             if client not in each.begun:
                 each.begun.add(client)
                 each.deadline = now + self._deadline
@@ -541,11 +542,35 @@ class ServerConversation:
         self, client: int, rounds: Iterable[int], problem: str, now: float, what: str = "unusable"
     ) -> list[Action]:
         """Treat a client as missing in these rounds, those of them that are open."""
-        for t in rounds:
-            if 0 <= t - self.rounds < len(self._open) and client not in self._open[t - self.rounds].answers:
-                self._open[t - self.rounds].unknown.add(client)
-                self._open[t - self.rounds].unheard.discard(client)
-        return [Note(what, f"client {client}: {problem}", client), *self._play(now)]
+        lacking = [each for t in rounds if (each := self._opened(t)) is not None and client not in each.answers]
+        # A client says of the same rounds again and again that it does not know them, as often as it is asked.
+        count = 1 if what == "unusable" else sum(client not in each.unknown for each in lacking)
+        for each in lacking:
+            each.unknown.add(client)
+            each.unheard.discard(client)
+        note = [Note(what, f"client {client}: {problem}", client, count)] if count else []
+        return [*note, *self._play(now)]
+
+    def _hopeless(self, client: int, seat: Seat, message: m.Unusable, now: float) -> list[Action]:
+        """Wait for a client no longer in the rounds of these events."""
+        seat.present = True
+        events = {*message.events}
+        rounds = [each for each in self._open if each.event in events and client not in each.answers]
+        new = [each for each in rounds if client not in each.hopeless]
+        for each in rounds:
+            each.unknown.add(client)
+            each.hopeless.add(client)
+            each.unheard.discard(client)
+        actions: list[Action] = []
+        if new:
+            actions.append(Note("unknown", f"client {client}: {HOPELESS}", client, len(new)))
+        if new and self.compute.rule.update.rows is not None:
+            text = (
+                f"client {client}: {HOPELESS}, and under SLR every client needs every sample: mend its row, or "
+                "give the column a missing policy"
+            )
+            return [*actions, *self.end(text, now), Stop(text, failed=True)]
+        return [*actions, *self.questions.hopeless(client, events), *self._play(now)]
 
     # -- what the server does -----------------------------------------------------------------------------------
 
@@ -596,6 +621,8 @@ class ServerConversation:
         waited_for = seat.present or not (each.overdue or any(other.present for other in self.seats))
         if waited_for and client not in each.unknown:
             return None
+        if client in each.hopeless and isinstance(seat.expected.missing, Wait):
+            return SKIPPED
         return seat.history.stand(seat.expected.missing, each.t)
 
     def _stands(self, each: Open) -> list[Stand] | None:
@@ -686,6 +713,7 @@ _Handler = Callable[[ServerConversation, int, Seat, Any, float], list[Action]]
 _HANDLERS: dict[type[m.Message], _Handler] = {
     m.Embeddings: ServerConversation._embeddings,
     m.Unknown: ServerConversation._unknown,
+    m.Unusable: ServerConversation._hopeless,
     m.Reply: ServerConversation._reply,
     m.Happened: ServerConversation._happened,
     m.Bye: ServerConversation._bye,
