@@ -92,7 +92,7 @@ def server_counts(party: ServerParty) -> dict[str, int]:
         "learnt": learnt,
         "expired": 0,
         "dropped": ledger.skipped + noted["event dropped"],
-        "waiting": 0,
+        "waiting": party.conversation.unopened,
         "unknown": 0,
         "refused": sum(noted[kind] for kind in UNUSABLE_LABELS),
     }
@@ -100,7 +100,7 @@ def server_counts(party: ServerParty) -> dict[str, int]:
         waiting = party.late.waiting
         counts["expired"] = waiting.counts["expired"]
         counts["dropped"] += waiting.counts["crowded out"]
-        counts["waiting"] = len(waiting)
+        counts["waiting"] += len(waiting)
         counts["unknown"] = waiting.counts["unknown"] + waiting.early
     counts["happened"] = sum(counts[what] for what in ("learnt", "expired", "dropped", "waiting"))
     return counts
@@ -143,7 +143,7 @@ def client_counts(party: ClientParty) -> dict[str, int]:
     counts, noted = party.counts, party.noted()
     return {
         "announced": counts["announced"],
-        "answered": counts["answers"] + counts["replies"],
+        "answered": max(counts["answers"], counts["replies"]),  # of an event whose label is late it has sent both
         "learnt": counts["steps"],
         "expired": noted["input: expired"],
         "dropped": noted["event dropped"] + noted["features gone"] + noted["input: crowded out"],

@@ -252,6 +252,11 @@ class ServerConversation:
         """Whether there are events that clients have told of, and that a round will begin with."""
         return bool(self._arrivals) and math.isfinite(self._coalesce)
 
+    @property
+    def unopened(self) -> int:
+        """How many events that clients have announced wait for a round or a prediction."""
+        return len(self._arrivals)
+
     def discard(self, event: bytes) -> list[Action]:
         """No round will be opened for an event that clients have told of."""
         return self._drop(event, "no label is known for an event that clients told of: it opens no round")
@@ -562,8 +567,8 @@ class ServerConversation:
             each.hopeless.add(client)
             each.unheard.discard(client)
         actions: list[Action] = []
-        if new:
-            actions.append(Note("unknown", f"client {client}: {HOPELESS}", client, len(new)))
+        if count := sum(each.late is None for each in new):  # the others were noted when the event was predicted
+            actions.append(Note("unknown", f"client {client}: {HOPELESS}", client, count))
         if new and self.compute.rule.update.rows is not None:
             text = (
                 f"client {client}: {HOPELESS}, and under SLR every client needs every sample: mend its row, or "
