@@ -19,7 +19,7 @@ from anabranch.federation.server import ServerParty
 from anabranch.federation.source_client import SourcedRoom
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Note, Predicted, Send
-from anabranch.protocol.server.missing import Skip, Wait, Zero
+from anabranch.protocol.server.missing import HOPELESS, HOW, Skip, Wait, Zero
 from anabranch.protocol.server.pending_rounds import Late, Stored
 from anabranch.storage.pending_labels import Waiting
 from conversations import answer, hello_of, joined, told
@@ -56,6 +56,21 @@ def test_a_client_that_does_not_know_an_event_yet_is_asked_again():
     assert (server.unknowing(), server.awaited(), server.room) == ([1], [], 0)
     (done,) = predicted(server.receive(1, reply(server, 1, [0]), 1.2))
     assert (done.number, done.missing, server.unknowing()) == (0, (0, 0), [])
+
+
+def test_an_event_with_a_value_that_a_client_cannot_use_is_not_waited_for():
+    """It is predicted without, though its policy is to wait; a client that comes again is asked again."""
+    server = joined(CALM)
+    session = server.seats[0].session
+    server.questions.ask([b"0", b"1"], 0.0, first=0)
+    server.receive(2, reply(server, 2, [0, 1]), 0.1)
+    actions = server.receive(1, m.Unusable(session, (b"0", b"elsewhere")), 0.1)
+    (done,) = predicted(actions)
+    assert (done.event, done.prediction, done.missing) == (b"0", None, (HOW.index("skip"), 0))
+    assert [each.text for each in actions if isinstance(each, Note)] == [f"client 1: {HOPELESS}"]
+    assert not server.receive(1, m.Unusable(session, (b"0",)), 0.2)
+    (done,) = predicted(server.receive(1, reply(server, 1, [1]), 0.3))
+    assert (done.event, done.missing) == (b"1", (0, 0))
 
 
 def test_an_event_that_nobody_knows_is_said_to_be_waited_for():

@@ -12,6 +12,7 @@ import pytest
 from anabranch.errors import AwayError, CheckpointError
 from anabranch.sources.features import Column, Features
 from anabranch.sources.inputs import Inputs
+from anabranch.storage.event_ids import Names
 from anabranch.storage.feature_store import KeptInputs
 
 FEATURES = Features([Column("a", missing="mean", standardise=True)])
@@ -30,6 +31,23 @@ def test_an_entity_that_changes_changes_no_event_that_was_looked_up(tmp_path: Pa
     again = opened(tmp_path, values)
     for each in (inputs, again):
         assert [each.look(name).tolist() for name in (b"1", b"2")] == first  # type: ignore[union-attr]
+
+
+def test_an_event_without_features_counts_once_however_often_the_server_asks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = Names(bytes(32)).of("A-17", 60_000_000)
+    values: dict[bytes, Any] = {bad: {"a": "x"}}
+    inputs = opened(tmp_path, values)
+    with caplog.at_level(logging.WARNING):
+        assert [inputs.look(each) for each in (bad, b"2") * 4] == [None] * 8
+    assert inputs.counts == {"unusable": 1, "unknown": 1}
+    assert (inputs.is_unusable(bad), inputs.is_unusable(b"2")) == (True, False)
+    assert [each for each in caplog.messages if "unusable" in each and "1970-01-01 00:01:00" in each] == caplog.messages
+    assert len(caplog.messages) == 1
+    del values[bad]
+    assert inputs.look(bad) is None
+    assert not inputs.is_unusable(bad)
 
 
 @pytest.mark.parametrize("known", ["asked for", "undecided", "of its own", "safe", "learnt"])
