@@ -104,12 +104,12 @@ def check_table(server: Server, activations: list[int]) -> None:
     rates.add(1.0, status["rounds"])
     shown.print(table(status, ROUNDS, rates))
     text = shown.file.getvalue()  # type: ignore[attr-defined]
-    assert f"round {ROUNDS} of {ROUNDS} · 0 rounds/s · run-time error 0." in text
+    assert f"{ROUNDS} of {ROUNDS} rounds · 0 rounds/s · run-time error 0." in text
     assert "waiting for" not in text
     for name, n in zip(("bank", "shop"), activations, strict=True):
         (line,) = (line for line in text.splitlines() if name in line)
         cells = [cell.strip() for cell in re.split("[│|]", line) if cell.strip()]
-        assert cells[:4] == [f"{name} (away)", str(n), str(ROUNDS), "0"]
+        assert cells[:4] == [name, str(n), str(ROUNDS), "0"]
         assert 0 < float(cells[4]) <= float(cells[5])
 
 

@@ -21,6 +21,7 @@ from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Note, Predicted, Send
 from anabranch.protocol.server.missing import HOPELESS, HOW, Skip, Wait, Zero
 from anabranch.protocol.server.pending_rounds import Late, Stored
+from anabranch.sources.base import Notes
 from anabranch.storage.pending_labels import Waiting
 from conversations import answer, hello_of, joined, told
 from federations import Setting, name, sent
@@ -244,23 +245,26 @@ def test_a_log_that_is_ahead_of_the_file_keeps_an_event_from_being_learnt_again(
 
 def test_a_server_says_at_powers_of_ten_why_events_are_not_learnt_from(caplog: pytest.LogCaptureFixture) -> None:
     server = ServerParty.__new__(ServerParty)
-    server._gone, server._say_gone, server._log = Counter(), {}, logging.getLogger("test")
+    server._losses = Notes(Counter(), "", logging.getLogger("test").warning)
     forgotten: list[bytes] = []
     server.conversation = SimpleNamespace(forget=forgotten.extend)
     server._do = AsyncMock()
 
     async def main() -> None:
         for _ in range(25):
-            await server._forget([b"a"], "they are many")
-        await server._forget([b"b"] * 80, "they are late")
-        await server._forget([], "nothing")
-        await server._forget([b"a"] * 80, "they are many")
+            await server._forget([b"a"], "crowded out", "they are many")
+        await server._forget([b"b"] * 80, "expired", "they are late")
+        await server._forget([], "expired", "nothing")
+        await server._forget([b"a"] * 80, "crowded out", "they are many")
 
     asyncio.run(main())
     assert len(forgotten) == 185
     assert [each.getMessage().partition("since ")[2] for each in caplog.records] == [
-        "they are many: 1 by now", "they are many: 10 by now", "they are late: 80 by now", "they are many: 105 by now",
-    ]  # fmt: skip
+        "they are many",
+        "they are many (crowded out: 10 by now)",
+        "they are late (expired: 80 by now)",
+        "they are many (crowded out: 105 by now)",
+    ]
 
 
 def test_labels_that_keep_a_server_open_are_counted(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
 import random
@@ -21,10 +22,12 @@ import joblib
 import psutil
 import pytest
 from joblib.externals.loky import get_reusable_executor
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import deadly
 from anabranch import cli
+from anabranch.cli import trials
 from anabranch.errors import ClusterError
 from anabranch.storage.lock import locked
 from anabranch.sweep import backend, folder, parallel
@@ -34,6 +37,7 @@ from anabranch.sweep.file import read
 from anabranch.sweep.folder import TrialFolder
 from anabranch.sweep.progress import SweepProgress
 from anabranch.sweep.run import Sweep, run_trials
+from anabranch.sweep.table import Group, Row
 from anabranch.sweep.trial import Trial, run_trial
 from clusters import cluster
 from small_runs import SMALL_MODEL, write_digits, write_rooms
@@ -356,3 +360,19 @@ def check_cluster(swept: Sweep, trials: list[Trial]) -> None:
     assert swept.failed[trials[1].key].startswith("its process died (")
     assert same(swept.records[trials[2].key]) == same(run_trial(trials[2]))
     assert len(swept.records) == 3
+
+
+def test_the_ranking_cuts_no_column_where_there_is_little_room() -> None:
+    numbers = {"accumulated_error": 0.1234, "run_time_error": 0.2, "diverged": None, "activation_rate": 0.5}
+    values = numbers | {"MB": 1234.5, "seconds": 1.0, "key": "a", "failed": None}
+    labels = {"learning_rate": 0.003, "update.name": "DLR", "activation.threshold": 0.01}
+    rows = [Row(None, values), Row(None, values | {"diverged": 7})]  # type: ignore[arg-type]
+    groups = [Group(labels, rows, 3)]
+    for width in (60, 80, 100, 160):
+        console = Console(record=True, width=width, force_terminal=True, color_system=None, file=io.StringIO())
+        trials.ranking(console, groups, [*labels, "seed"])
+        text = console.export_text()
+        assert "…" not in text
+        for part in ("0.003", "DLR", "0.01", "0.1234", "diverged"):
+            assert part in text
+        assert ("There is no room here for" in text) == (width < 160)

@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from anabranch.simulation.traffic import MB
 
@@ -165,8 +166,8 @@ def waited_for(status: dict[str, Any]) -> str:
     return "" if status["joined"] or status["ended"] is not None else "the server"
 
 
-def table(status: dict[str, Any], rounds: int | None, rates: Rates) -> Table:
-    """Return the status of a party as a table.
+def table(status: dict[str, Any], rounds: int | None, rates: Rates) -> Group:
+    """Return the status of a party as a line and a table.
 
     Args:
         status: of a server or of a client.
@@ -174,15 +175,16 @@ def table(status: dict[str, Any], rounds: int | None, rates: Rates) -> Table:
         rates: of its rounds.
     """
     waiting = waited_for(status)
-    title = progress(status, rates.now, rounds)
-    shown = Table(
-        title=title,
-        caption=f"waiting for {waiting}" if waiting else None,
-        title_justify="left",
-        caption_justify="left",
-    )
-    if "clients" not in status:
-        return _of_client(shown, status)
+    title = Text(progress(status, rates.now, rounds), "italic")
+    shown = Table(caption=f"waiting for {waiting}" if waiting else None, caption_justify="left")
+    if "clients" in status:
+        _of_server(shown, status)
+    else:
+        _of_client(shown, status)
+    return Group(title, shown)
+
+
+def _of_server(shown: Table, status: dict[str, Any]) -> None:
     shown.add_column("client")
     for name in ("activations", "answers", "misses", "p50 ms", "p99 ms"):
         shown.add_column(name, justify="right")
@@ -196,13 +198,11 @@ def table(status: dict[str, Any], rounds: int | None, rates: Rates) -> Table:
             f"{each['missed']:,}",
             *("" if trip[q] is None else f"{trip[q]:.2f}" for q in ("p50", "p99")),
         )
-    return shown
 
 
-def _of_client(shown: Table, status: dict[str, Any]) -> Table:
+def _of_client(shown: Table, status: dict[str, Any]) -> None:
     for name in ("client", "announced", "answers", "steps", "MB out", "MB in"):
         shown.add_column(name, justify="left" if name == "client" else "right")
     sizes = {way: sum(each[3] for each in status["bytes"] if each[0] == way) / MB for way in ("out", "in")}
     counts = (f"{status[what]:,}" for what in ("announced", "answers", "activations"))
     shown.add_row(status["party"], *counts, *(f"{size:,.2f}" for size in sizes.values()))
-    return shown

@@ -34,7 +34,7 @@ class Ending:
     def text(self) -> str:
         """The last line that a person reads."""
         said = ", ".join(f"{what} {n:,}" for what, n in self.counts.items() if n or what in ("happened", "learnt"))
-        return f"{self.problem or self.reason} ({said})"
+        return f"{self.problem or self.reason} ({said})" if said else self.reason
 
     def describe(self) -> dict[str, Any]:
         """Return it as JSON values."""
