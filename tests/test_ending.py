@@ -130,7 +130,7 @@ def test_labels_of_moments_without_an_event_are_no_loss_but_names_that_do_not_ma
         ({"answers": 10, "steps": 4}, {"input: unusable": 2}, "16.7% were lost (refused 2)"),
         ({}, {"input: unknown": 90}, "this client could answer for no event: 90 were unknown here"),
         ({}, {}, None),
-        ({"replies": 20, "answers": 20}, {"event dropped": 3, "features gone": 2}, "20.0% were lost (dropped 5)"),
+        ({"replies": 20, "answers": 20}, {"event dropped": 9, "features gone": 5}, "20.0% were lost (dropped 5)"),
     ],
 )
 def test_a_client_says_what_it_lost(counts: dict[str, int], notes: dict[str, int], said: str | None) -> None:
@@ -139,9 +139,17 @@ def test_a_client_says_what_it_lost(counts: dict[str, int], notes: dict[str, int
     assert ending_of(client(counts, notes), Stop(LEFT), 0.1).problem is None
 
 
+def test_events_that_clients_announced_and_that_have_no_label_are_a_loss_only_if_labels_come_late() -> None:
+    notes = {"event dropped": 80}
+    at_once, late = (ending_of(server(rounds=20, notes=notes, late=each), END, 0.1) for each in (None, {}))
+    assert (at_once.problem, at_once.counts["waiting"], at_once.counts["happened"]) == (None, 80, 100)
+    assert (late.counts["dropped"], late.counts["happened"]) == (80, 100)
+    assert late.problem is not None
+
+
 def test_training_that_cannot_go_on_is_that_and_no_loss() -> None:
     ending = ending_of(server(), Stop("not finite", failed=True, diverged=True), 0.1)
-    assert (ending.problem, ending.diverged) == ("not finite", True)
+    assert (ending.problem, ending.failed) == ("not finite", True)
 
 
 # -- whole parties ------------------------------------------------------------------------------------------------

@@ -63,4 +63,4 @@ def _run(file: Path, *, server: bool, as_json: bool, with_parent: int | None) ->
         if as_json and ending.problem:
             serve.print_json({"error": ending.text})
         (error if ending.problem else note)(notes, ending.text)
-        raise typer.Exit(STOPPED if ending.diverged else LOST if ending.problem else 0)
+        raise typer.Exit(STOPPED if ending.failed else LOST if ending.problem else 0)

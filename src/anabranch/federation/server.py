@@ -140,6 +140,8 @@ class ServerParty(Engine):
         """How many detections a person was told of."""
         self._told_end = False
         """Whether a person was told that the labels have ended."""
+        self._expired_before = 0 if late is None else late.waiting.counts["expired label"]
+        """How many labels had come too late before this process."""
 
     def _restore(self) -> int:
         found = checkpoint.load(self.folder)
@@ -303,6 +305,8 @@ class ServerParty(Engine):
         talk = self.conversation
         absent = self._absent(now)
         await self._forget(late.expired(now), "expired", "they have waited too long for their labels")
+        if lost := late.waiting.counts["expired label"] - self._expired_before - self._losses["expired label"]:
+            self._losses.note("expired label", "a label has come whose event has gone: it is not learnt from", lost)
         self._tell_end(late)
         while talk.room and not absent and self._stop is None:
             # In two halves, so that the clients work on one while the server works on the other.
@@ -463,6 +467,9 @@ class ServerParty(Engine):
         self._log_file.append_many(played.first, [encode(record) for record in played.records])
         if self.late is not None:
             self.late.learnt([record.event for record in played.records])
+        if skipped := sum(not record.embeddings.size for record in played.records):
+            text = "a round was dropped, since it lacked the embedding of a client that nothing stands in for"
+            self._losses.note("dropped round", text, skipped)
         self.ledger.add(played)
         self._tell_drifts()
 

@@ -27,7 +27,7 @@ class Ending:
     """By what became of events, since the party's folder was new."""
     problem: str | None = None
     """Why this ending is a failure; None where it is none."""
-    diverged: bool = False
+    failed: bool = False
     """Whether training could not go on."""
 
     @property
@@ -87,19 +87,22 @@ def server_counts(party: ServerParty) -> dict[str, int]:
     """
     ledger, noted = party.ledger, party.noted()
     learnt = ledger.rounds - ledger.skipped
+    given_up = noted["event dropped"]
     counts = {
         "happened": 0,
         "learnt": learnt,
         "expired": 0,
-        "dropped": ledger.skipped + noted["event dropped"],
+        "dropped": ledger.skipped,
         "waiting": party.conversation.unopened,
         "unknown": 0,
         "refused": sum(noted[kind] for kind in UNUSABLE_LABELS),
     }
-    if party.late is not None:
+    if party.late is None:  # rounds begin with labels, and an event that is given up is one that none came for
+        counts["waiting"] += given_up
+    else:
         waiting = party.late.waiting
         counts["expired"] = waiting.counts["expired"]
-        counts["dropped"] += waiting.counts["crowded out"]
+        counts["dropped"] += waiting.counts["crowded out"] + given_up
         counts["waiting"] += len(waiting)
         counts["unknown"] = waiting.counts["unknown"] + waiting.early
     counts["happened"] = sum(counts[what] for what in ("learnt", "expired", "dropped", "waiting"))
@@ -133,8 +136,9 @@ def _client_ending(party: ClientParty, stop: Stop, most_lost: float) -> Ending:
                 f"{counts['refused']:,} could not be used. Compare its columns, entity key and ids with the others'"
             )
         else:
-            used = max(counts["answered"], counts["learnt"])
-            problem = _lost(used, {what: counts[what] for what in ("refused", "dropped")}, most_lost)
+            # An event of its own that it gave up may be one that no label came for.
+            lost = {"refused": counts["refused"], "dropped": counts["dropped"] - party.noted()["event dropped"]}
+            problem = _lost(max(counts["answered"], counts["learnt"]), lost, most_lost)
     return Ending(stop.reason, counts, stop.reason if stop.failed else problem, stop.failed)
 
 
