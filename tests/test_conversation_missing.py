@@ -210,7 +210,7 @@ def test_nobody_waits_for_a_client_that_cannot_use_a_value_of_an_event(missing):
 
 
 def test_under_slr_a_value_that_cannot_be_used_ends_training_and_says_why():
-    setting = Setting(UPDATES["SLR"], activation=ab.Full(), rounds=5)
+    setting = Setting(ab.SLR(3), activation=ab.Full(), rounds=5)
     server = joined(setting)
     server.open([b"0"], [0], 0.0)
     actions = server.receive(2, m.Unusable(server.seats[1].session, (b"0",)), 0.0)
