@@ -118,7 +118,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 def messages(text: str) -> list[str]:
     """The messages of a log, without what depends on the order in which parties come."""
     lines = [line for line in text.splitlines() if line.startswith("{")]
-    said = [re.sub(r"model is in \S*(state/\w+/)", r"model is in …/\1", json.loads(line)["message"]) for line in lines]
+    said = [re.sub(r"result is in \S*(state/\w+)", r"result is in …/\1", json.loads(line)["message"]) for line in lines]
     return [each for each in said if not re.match(r"waiting for (bank|shop)$|client \d ", each)]
 
 
