@@ -120,7 +120,7 @@ def test_at_a_speed_rows_wait_for_their_time(tmp_path: Path) -> None:
         waited.append(seconds)
         now[0] += seconds
 
-    given_of(opened(tmp_path / "t.csv", speed=4.0, clock=lambda: now[0], sleep=sleep))
+    given_of(opened(tmp_path / "t.csv", speed=4.0, waited=lambda: now[0], sleep=sleep))
     assert waited == [0.25, 0.25]
     waited.clear()
     given_of(opened(tmp_path / "t.csv", sleep=sleep))
@@ -134,7 +134,8 @@ def test_parties_of_one_origin_replay_together(tmp_path: Path) -> None:
         waited.append(seconds)
         now[0] += seconds
 
-    options = {"speed": 2.0, "origin": (0, 1_000_500_000), "clock": lambda: now[0], "sleep": sleep}
+    clocks = {"clock": lambda: now[0], "waited": lambda: now[0] - 900.0}
+    options = {"speed": 2.0, "origin": (0, 1_000_500_000), "sleep": sleep} | clocks
     given_of(opened(tmp_path / "t.csv", **options))
     assert waited == [1.0, 0.5, 0.5]  # the file's first second is half a second after 1000.5
     waited.clear()
@@ -243,3 +244,17 @@ def test_a_file_that_grew_goes_on_and_another_file_is_refused(tmp_path: Path) ->
         again("who,at,a\nx,1,10\n")
     with pytest.raises(CheckpointError, match=r"says how far t.csv was read, but the source is other.csv"):
         Cursor(tmp_path / "cursor", "other.csv")
+
+
+def test_a_clock_that_jumps_moves_no_row(tmp_path: Path) -> None:
+    """Ahead by sixty days, or back to 1970, while a file is replayed."""
+    wall, waited, waits = [1000.0], [50.0], []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        waited[0] += seconds
+        wall[0] = [5_185_000.0, 0.0][len(waits) % 2]
+
+    clocks = {"clock": lambda: wall[0], "waited": lambda: waited[0]}
+    given_of(opened(tmp_path / "t.csv", speed=4.0, sleep=sleep, **clocks))
+    assert waits == [0.25, 0.25]

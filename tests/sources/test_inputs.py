@@ -12,6 +12,7 @@ import pytest
 from anabranch.errors import AwayError, CheckpointError
 from anabranch.sources.features import Column, Features
 from anabranch.sources.inputs import Inputs
+from anabranch.storage.event_ids import Names
 from anabranch.storage.feature_store import KeptInputs
 
 FEATURES = Features([Column("a", missing="mean", standardise=True)])
@@ -141,13 +142,16 @@ def test_what_is_unknown_or_unusable_is_counted_and_said_once(tmp_path: Path, ca
 
 
 def test_what_is_old_is_looked_up_anew(tmp_path: Path) -> None:
-    values = {b"1": {"a": 1.0}}
-    kept = KeptInputs(tmp_path / "inputs", most=9, expiry=10, clock=lambda: 100.0)
+    old, new, newer = (Names(bytes(32)).of("", second * 1_000_000) for second in (100, 110, 111))
+    values = {event: {"a": 1.0} for event in (old, new, newer)}
+    kept = KeptInputs(tmp_path / "inputs", most=9, expiry=10)
     inputs = Inputs(values.get, Features(["a"]), kept)
-    inputs.look(b"1")
-    values[b"1"] = {"a": 2.0}
-    assert (inputs.expire(109.0), inputs.look(b"1")) == (0, [1.0])
-    assert (inputs.expire(110.0), inputs.look(b"1")) == (1, [2.0])
+    inputs.look(old)
+    values[old] = {"a": 2.0}
+    inputs.look(new)
+    assert (inputs.expire(), inputs.look(old)) == (0, [1.0])
+    inputs.look(newer)
+    assert (inputs.expire(), inputs.look(old)) == (1, [2.0])
     assert inputs.counts == {"expired": 1}
 
 

@@ -92,14 +92,14 @@ def test_an_entity_is_as_its_last_row_before_the_event_says(database: Database) 
 def test_entities_that_come_later_are_learned(database: Database, tmp_path: Path) -> None:
     now = [100.0]
     add(database, (1, "x", 1, 10))
-    source = opened(database, known=tmp_path / "known", clock=lambda: now[0])
+    source = opened(database, known=tmp_path / "known", waited=lambda: now[0])
     assert at(source, "y", 9) is None
     add(database, (2, "y", 2, 20))
     assert at(source, "y", 9) is None  # asked a moment ago
     now[0] += sql.AGAIN
     assert at(source, "y", 9) == 20
     run(source.close())
-    again = opened(database, known=tmp_path / "known", clock=lambda: 0.0)
+    again = opened(database, known=tmp_path / "known", waited=lambda: 0.0)
     assert (at(again, "x", 9), at(again, "y", 9)) == (10, 20)
     run(again.close())
 
@@ -259,7 +259,7 @@ def test_a_database_that_goes_away_is_waited_for(
             await asyncio.to_thread(database.start)
             await asyncio.to_thread(add, database, (2, "x", 2, 20))
 
-    source = opened(database, follow=True, poll=0.5, clock=lambda: now[0], sleep=sleep)
+    source = opened(database, follow=True, poll=0.5, waited=lambda: now[0], sleep=sleep)
     with caplog.at_level(logging.INFO):
         assert short(run(play(source, 2))) == [("x", 1, 10), ("x", 2, 20)]
     assert waits == [0.5, sql.AGAIN, sql.AGAIN, sql.AGAIN]
@@ -541,7 +541,7 @@ def test_an_id_that_cannot_say_where_a_row_is(tmp_path: Path, caplog: pytest.Log
         "INSERT INTO orders VALUES (1, 'x', 1, 1), (x'00ff', 'y', 2, 2), (3, 'z', 2, 3), (x'01', 'y', 3, 4)",
     )
     now = [100.0]
-    source = opened(database, cursor=Cursor(tmp_path / "cursor", "orders"), clock=lambda: now[0])
+    source = opened(database, cursor=Cursor(tmp_path / "cursor", "orders"), waited=lambda: now[0])
     assert [at(source, who, 9) for who in ("z", "y")] == [3, None]
     with pytest.MonkeyPatch.context() as patch:  # what was read for entities is not read again
         read: list[int] = []

@@ -103,7 +103,9 @@ class ClientParty(Engine):
 
     def _begin(self) -> list[Action]:
         self._hello_again = time.monotonic() + HELLO_EVERY
-        if self._events is not None:
+        if self._events is None:
+            self.conversation.goes_on_at(m.NEVER)
+        else:
             self._listening = asyncio.ensure_future(self._listen(self._events))
             self._listening.add_done_callback(self._heard)
         self._log.info("waiting for the server")
@@ -116,6 +118,7 @@ class ClientParty(Engine):
                 await self._turned.wait()
             await self._do(self.conversation.happened(event))
             await asyncio.sleep(0)  # a source that never waits would leave no time for anything else
+        await self._do(self.conversation.goes_on_at(m.NEVER))
 
     async def _makes_room(self) -> bool:
         """Give up the oldest of its own events, where nobody else does and the rounds are past it; whether it has."""

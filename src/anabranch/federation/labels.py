@@ -139,6 +139,7 @@ class LateLabels(Labels):
     """
 
     told = True
+    found_none = 0
 
     def __init__(
         self, labels: AsyncIterable[tuple[Event, int]], events: AsyncIterable[Event] | None, classes: int

@@ -303,11 +303,14 @@ class ServerParty(Engine):
         """Open rounds for the events whose labels are there, and has those predicted that happen."""
         talk = self.conversation
         absent = self._absent(now)
-        await self._forget(late.expired(now), "they have waited too long for their labels")
+        announcing = talk.announcing()
+        gone = late.expired(now, announcing, idle=self._more is not None)
+        await self._forget(gone, "they have waited too long for their labels")
         self._tell_end(late)
         while talk.room and not absent and self._stop is None:
             # In two halves, so that the clients work on one while the server works on the other.
             room = min(talk.room, max(1, talk.in_flight // 2))
+            late.sort_in(room)
             if found := late.ready(room):
                 ready, lates = late.alike(found)
                 events, labels = [each.event for each in ready], [each.label for each in ready]
@@ -323,9 +326,10 @@ class ServerParty(Engine):
             if not events and not late.waiting.is_ready:
                 told = talk.arrived(now, room)
                 events = late.arrived(told) or late.take(room)
-            if told:
+            if told and late.reads_on:
                 self._want_more(late.source)
             for event in told:
+                late.announced(event, talk.announcers(event))
                 if event in events or late.is_under_way(event):
                     talk.take_up(event)
                 else:
@@ -336,8 +340,10 @@ class ServerParty(Engine):
                 await self._do(talk.questions.ask(events, now, first=first, stored=late.stored, activated=chosen))
             elif not told and not late.waiting.is_ready:
                 break
+        if not announcing and not talk.waiting:
+            late.expect_no_event()
         done = late.over and not talk.questions.learning and not late.waiting.is_ready
-        await self._go_on(late.source, now, absent, over=done)
+        await self._go_on(late.source, now, absent, over=done, reads=late.reads_on)
 
     async def _nobody_waited_for(self) -> bool:
         """Where rounds were played at once, lets those speak who want to come back."""
@@ -347,7 +353,9 @@ class ServerParty(Engine):
         await asyncio.sleep(0)
         return True
 
-    async def _go_on(self, source: Samples | Happenings, now: float, absent: list[int], *, over: bool) -> None:
+    async def _go_on(
+        self, source: Samples | Happenings, now: float, absent: list[int], *, over: bool, reads: bool = True
+    ) -> None:
         """End where nothing follows, and else waits for what does."""
         talk = self.conversation
         if over or talk.full:
@@ -356,7 +364,7 @@ class ServerParty(Engine):
                 self._deadline = now + LAST_ANSWERS
                 why = f"no round can follow: {talk.rounds:,} is the most" if talk.full else "the stream has ended"
                 await self._do(talk.end(why, now))
-        elif talk.room and not absent:
+        elif reads and talk.room and not absent:
             self._want_more(source)
 
     def _want_more(self, source: Samples | Happenings) -> None:
@@ -380,7 +388,7 @@ class ServerParty(Engine):
         if late.kept_open_by and not self._told_end:
             self._told_end = True
             self._log.info(
-                "the labels have ended; %d of them wait for their events, each for `expiry` seconds at most",
+                "the labels have ended; %d of them wait for their events, until no client announces one any more",
                 late.kept_open_by,
             )
 

@@ -38,6 +38,8 @@ EXPIRE_EVERY = 60.0
 """Seconds between two looks at which inputs are too old."""
 SLOW = 10.0
 """Seconds after which a person is told that a look-up is not answered."""
+READ_AHEAD = 1000
+"""So many labels are read before they are sorted in."""
 UNSAFE = 20_000
 """So many events may wait to be safe; then the oldest is given up, as the conversation does with fewer."""
 
@@ -106,8 +108,12 @@ class _Sourced(Engine):
             await self._before_leaving(_patiently(self._source.begin, self.say))
             return await super().run()
         finally:
+            await self._stop_reading()
             await self._taken.end()
             await self._source.close()
+
+    async def _stop_reading(self) -> None:
+        """End what reads the source beside everything else."""
 
     def _show(self, **counts: Counter[str]) -> None:
         """Put what was counted where events come from among the notes that metrics and status have."""
@@ -131,6 +137,8 @@ class SourcedClient(_Sourced, ClientParty):
         """Where events come from, what is made of them, which activate the client, and where that is kept."""
         self._take_from(source, _Taken())
         self._inputs, self._stimulus, self._own = inputs, stimulus, kept
+        if not stimulus.of_readings:
+            self.conversation.goes_on_at(m.NEVER)
         self._save_again = time.monotonic() + SAVE_EVERY
         self._expire_again = 0.0
         self._last = b""
@@ -295,7 +303,7 @@ class SourcedClient(_Sourced, ClientParty):
         now = time.monotonic()
         if self._expire_again <= now:
             self._expire_again = now + EXPIRE_EVERY
-            self._inputs.expire(time.time())
+            self._inputs.expire()
         if self._taken and self._save_again <= now and self._saving is None:
             self._save_again = now + SAVE_EVERY
             if self._kept[0] != self.conversation.applied:  # what is new has to be in both checkpoints
@@ -343,12 +351,15 @@ def sourced_client(
 
 
 class _FromSource:
-    """Labels as they come from a source."""
+    """Labels as they come from a source, read ahead of what is taken."""
 
     def __init__(self, labels: SourceLabels) -> None:
+        self._source = labels
         self._labels = labels.labels()
         self._notes = labels.notes
         self._here: deque[LateLabel] = deque()
+        self._came, self._taken_from = asyncio.Event(), asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
         self._ended = False
         self.taken = _Taken()
 
@@ -357,20 +368,48 @@ class _FromSource:
         """Whether none will come any more."""
         return self._ended and not self._here
 
+    @property
+    def found_none(self) -> int:
+        """How often the source has looked for more and found none."""
+        return self._source.found_none
+
     async def more(self) -> None:
         """Return once one is here, or none will come."""
-        if self._here:
-            return
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read())
+        if not self._reading.done():
+            await self._came.wait()
+        if self._reading.done():
+            self._reading.result()
+
+    async def _read(self) -> None:
         try:
-            self._here.append(await anext(self._labels))
-        except StopAsyncIteration:
+            async for each in self._labels:
+                self._here.append(each)
+                self._came.set()
+                while len(self._here) >= READ_AHEAD:
+                    self._taken_from.clear()
+                    await self._taken_from.wait()
+                await asyncio.sleep(0)  # a file's rows come without a pause, and everything else is to go on
             self._ended = True
+        finally:
+            self._came.set()
 
     def _pop(self, n: int) -> list[LateLabel]:
-        return [self._here.popleft() for _ in range(min(n, len(self._here)))]
+        popped = [self._here.popleft() for _ in range(min(n, len(self._here)))]
+        self._taken_from.set()
+        if not self._here and not self._ended:
+            self._came.clear()
+        return popped
 
     def go_on(self, *taken: int) -> None:
         """Nothing: the source goes on by itself, and clients tell of events."""
+
+    async def close(self) -> None:
+        """Read no more."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait({self._reading})
 
 
 class SourceSamples(_FromSource):
@@ -409,7 +448,7 @@ class SourceHappenings(_FromSource):
         """Up to ``n`` that are here."""
         taken = []
         for each in self._pop(n):
-            happens = Happens(each.name, each.label)
+            happens = Happens(each.name, each.label, each.happening.reading.time)
             self.taken.add(id(happens), each)  # each label by itself, those that come twice too
             taken.append(happens)
         return taken
@@ -425,11 +464,15 @@ class SourcedServer(_Sourced, ServerParty):
     def feed(self, source: Source, labels: SourceSamples | SourceHappenings) -> None:
         """Where the labels come from, and what takes them from there."""
         self._take_from(source, labels.taken)
+        self._labels = labels
         self._say_without = 1
         if isinstance(labels, SourceSamples):
             labels.played = lambda event: self.conversation.training.round_of(event) is not None
         elif self.late is not None:
-            self.late.kept, self.late.tell_times = labels.is_safe, True
+            self.late.kept = labels.is_safe
+
+    async def _stop_reading(self) -> None:
+        await self._labels.close()
 
     async def _turn(self) -> None:
         await super()._turn()
@@ -438,7 +481,7 @@ class SourcedServer(_Sourced, ServerParty):
             self._say_without = 10 * self.late.without_event
             self.say(
                 f"{self.late.without_event:,} labels are of moments without an event so far, though clients have told "
-                "of later ones: they wait until they expire. Usual where clients tell only of what has moved, or where "
+                "of later ones: they wait for their events. Usual where clients tell only of what has moved, or where "
                 "a file is replayed as fast as possible; else look at clocks, time zones and grain.",
                 logging.WARNING,
             )

@@ -28,7 +28,7 @@ from anabranch.config.party import (
     ServerFile,
 )
 from anabranch.config.run import DlrUpdate, EventActivation, FullActivation, OgdUpdate, SlrUpdate
-from anabranch.config.source import SourcedFeatures, SourcedLabels, open_source
+from anabranch.config.source import FileSection, SourcedFeatures, SourcedLabels, open_source
 from anabranch.core.activation import Activation, Event, Fixed, Full, Random
 from anabranch.core.layers import Projection, Sum
 from anabranch.core.models import SplitModel, perceptron
@@ -37,6 +37,7 @@ from anabranch.core.party_programs import Rate
 from anabranch.core.updates import DLR, OGD, SLR, Update
 from anabranch.errors import ConfigError, counted
 from anabranch.federation.client import ClientParty
+from anabranch.federation.expiry import DataTime
 from anabranch.federation.server import Samples, ServerParty
 from anabranch.federation.source_client import (
     SourcedClient,
@@ -105,9 +106,10 @@ def _sourced_server(file: ServerFile, labels: SourcedLabels, credentials: Creden
     samples, room = SourceSamples(found), None
     taken: SourceSamples | SourceHappenings = samples
     if labels.late is not None:
-        waiting = Waiting(folder / WAITING, most=labels.most, expiry=labels.expiry, durable=file.durable)
+        expiry = labels.expiry * _speed(labels)
+        waiting = Waiting(folder / WAITING, most=labels.most, expiry=expiry, durable=file.durable)
         taken = happenings = SourceHappenings(found)
-        room = SourcedRoom(waiting, happenings, stored=labels.late == "stored")
+        room = SourcedRoom(waiting, happenings, stored=labels.late == "stored", clock=DataTime())
     party = _server(
         file,
         samples,
@@ -120,6 +122,11 @@ def _sourced_server(file: ServerFile, labels: SourcedLabels, credentials: Creden
     assert isinstance(party, SourcedServer)
     party.feed(source, taken)
     return party
+
+
+def _speed(section: SourcedFeatures | SourcedLabels) -> float:
+    """Return how many seconds of the data pass in one second of a setting: what expires goes by the data's clock."""
+    return (section.speed if isinstance(section, FileSection) else None) or 1.0
 
 
 def _server(file: ServerFile, samples: Samples, credentials: Credentials, folder: Path, **options: Any) -> ServerParty:
@@ -187,7 +194,8 @@ def _sourced_client(file: ClientFile, own: SourcedFeatures, credentials: Credent
     features = rules.Features(columns)
     stimulus = _stimulus(file, columns, credentials.index)
     source = open_source(own, tuple(each.name for each in columns), credentials, folder)
-    kept = KeptInputs(folder / INPUTS, most=own.kept, expiry=own.kept_for, durable=file.durable)
+    expiry = None if own.kept_for is None else own.kept_for * _speed(own)
+    kept = KeptInputs(folder / INPUTS, most=own.kept, expiry=expiry, durable=file.durable)
 
     def make(width: int, look: Look, decide: Decide, **options: Any) -> ClientParty:
         return _client(file, width, look, decide, credentials, folder, kind=SourcedClient, **options)

@@ -309,6 +309,7 @@ FORMS: dict[type[m.Message], dict[str, _Form]] = {
         "emptied": _FLAG,
         "noticed": _LONG_TEXT,
     },
+    m.Upcoming: {"session": _NONCE, "told": _ROUND, "time": _ROUND},
 }
 """The fields of each kind of message, in their order on the wire."""
 

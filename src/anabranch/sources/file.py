@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
+from time import monotonic
 from typing import Any, Literal
 
 import numpy as np
@@ -48,6 +49,7 @@ class FileSource:
         order: ``"check"`` refuses a file whose times go back, ``"sort"`` puts its rows in order.
         cursor: how far it was read before; None begins anew.
         clock: seconds since 1970.
+        waited: a clock that never jumps.
         sleep: waits for so many.
 
     Raises:
@@ -73,6 +75,7 @@ class FileSource:
         order: Order = "check",
         cursor: Cursor | None = None,
         clock: Callable[[], float] = time.time,
+        waited: Callable[[], float] = monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         if speed is not None and not 0 < speed < math.inf:
@@ -85,7 +88,7 @@ class FileSource:
         self._notes = Notes(self.counts, str(path))
         self._path, self._names, self._speed, self._cursor = path, names, speed, cursor
         self._origin = None if origin is None else (origin[1] / 1e6, origin[0])
-        self._clock, self._sleep = clock, sleep
+        self._clock, self._waited, self._sleep = clock, waited, sleep
         reader = open_table(path, True)
         moments = [time] if isinstance(time, str) else list(time)
         whose = [] if entity is None else [entity]
@@ -143,18 +146,20 @@ class FileSource:
         """
         done = self._passed()
         began = self._origin
+        ahead = self._clock() - self._waited()  # a machine's clock that jumps meanwhile moves no row
         moment, seen = None, set[bytes]()
         for place in range(done, len(self._events)):
             row = int(self._events[place])
             reading = Reading(self._entities[row], int(self._times[row]), self._of(row))
             name = self._name(place)
             if self._speed is not None:
-                began = began or (self._clock(), reading.time)
+                now = self._waited() + ahead
+                began = began or (now, reading.time)
                 due = began[0] + (reading.time - began[1]) / 1e6 / self._speed
-                if (left := due - self._clock()) > 0:
+                if (left := due - now) > 0:
                     await self._sleep(left)
-            if (now := self._names.moment(reading.time)) != moment:
-                moment, seen = now, set()
+            if (then := self._names.moment(reading.time)) != moment:
+                moment, seen = then, set()
             if name in seen:  # of the same grain, and so of the same event
                 continue
             seen.add(name)

@@ -46,6 +46,11 @@ class SourceLabels:
         self.counts: Counter[str] = source.counts
         self.notes = Notes(self.counts, "labels")
 
+    @property
+    def found_none(self) -> int:
+        """How often the source has looked for more labels and found none; 0 if it does not say."""
+        return int(getattr(self._source, "found_none", 0))
+
     async def labels(self) -> AsyncIterator[LateLabel]:
         """Yield each label, as it comes."""
         async for happening in self._source.readings():

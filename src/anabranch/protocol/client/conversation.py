@@ -113,6 +113,10 @@ class ClientConversation:
         self._thin_after: tuple[int, int] | None = None
         """How many rounds were played when the session began, and the last one in the parameters then. None once
         nothing is kept any more of what was told in sessions before."""
+        self._announced = 0
+        """How many events it has announced in this session."""
+        self._upcoming: int | None = None
+        """The time of its next reading, once the carrier has said it."""
         self._gap_at: int | None = None
         """The last round in the parameters when something was lacking."""
         self._samples = SampleWindow(compute, self._features)
@@ -148,6 +152,7 @@ class ClientConversation:
         self._session, self.joined, self.over = self._draw(), False, None
         self._sessions.append(self._session)
         self._keeping.told.clear()
+        self._announced = 0
         width = self.compute.width
         return [Send(m.Hello(self._session, self.terms, self.client, width, self.schema, self.applied))]
 
@@ -207,7 +212,22 @@ class ClientConversation:
             return diverged
         self._keeping.own[event][self.applied] = pending[0]
         self._keeping.told.add(event)
+        self._announced += 1
         return [Send(m.Happened(self._session, self.applied, self.safe, event, embedding[0]))]
+
+    def goes_on_at(self, time: int) -> list[Action]:
+        """Tell the server that all events before this time were announced.
+
+        Args:
+            time: of the next reading, in microseconds since 1970; `NEVER` if no event follows.
+        """
+        self._upcoming = time
+        return self._say_upcoming()
+
+    def _say_upcoming(self) -> list[Action]:
+        if not self.joined or self._upcoming is None:
+            return []
+        return [Send(m.Upcoming(self._session, self._announced, self._upcoming))]
 
     @property
     def waits_for_features(self) -> bool:
@@ -297,7 +317,11 @@ class ClientConversation:
             self._keeping.told.clear()
         # Of every event of its own whose round is not over; what the server knows already changes nothing.
         told = [action for event in [*self._keeping.own] for action in self._tell(event)]
-        return [Note("joined", f"the server is here; {message.rounds:,} rounds are played"), *told]
+        return [
+            Note("joined", f"the server is here; {message.rounds:,} rounds are played"),
+            *told,
+            *self._say_upcoming(),
+        ]
 
     def _take_part_again(self, session: int) -> list[Action]:
         """Return the server knows the client in another session than the last, perhaps of another process."""

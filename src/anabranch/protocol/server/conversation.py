@@ -212,6 +212,14 @@ class ServerConversation:
         """An event that clients have told of is predicted now: each of them is asked, and replies with its own."""
         self._take(event)
 
+    def announcers(self, event: bytes) -> list[int]:
+        """Return the clients that have announced an event that waits for its round."""
+        return [client for client, seat in enumerate(self.seats, 1) if event in seat.told]
+
+    def announcing(self) -> list[int]:
+        """Return the clients that may announce events yet."""
+        return [client for client, seat in enumerate(self.seats, 1) if seat.upcoming != m.NEVER]
+
     def _take(self, event: bytes) -> Arrival | None:
         """What clients have told of an event, which waits no longer; None where none has."""
         if event not in self._arrivals:
@@ -402,6 +410,7 @@ class ServerConversation:
             ]
         seat.session, seat.applied, seat.present, seat.ended = hello.session, hello.applied, True, False
         seat.left = False
+        seat.announced, seat.upcoming = 0, None
         for each in self._open:  # what it sent before may belong to parameters that are lost
             each.answers.pop(client, None)
             each.unknown.discard(client)
@@ -488,7 +497,15 @@ class ServerConversation:
         seat.present = True
         return self._unusable(client, message.rounds, unknown(seat.expected.missing), now, "unknown")
 
+    def _upcoming(self, client: int, seat: Seat, message: m.Upcoming, now: float) -> list[Action]:
+        if message.told != seat.announced:  # what was lost is told again
+            seat.missed = True
+        else:
+            seat.upcoming = message.time
+        return []
+
     def _happened(self, client: int, seat: Seat, message: m.Happened, now: float) -> list[Action]:
+        seat.announced += 1
         problem = seat.problem(message.embedding[None], 1, np.ones(1, bool))
         if message.applied > seat.before:
             problem = f"its parameters have a derivative of round {message.applied:,}, which it was never sent"
@@ -507,7 +524,8 @@ class ServerConversation:
             # Not all of its checkpoints have it, so it learns which round that was, and lets go of the event in time.
             return [note, Send(m.Query(self._epoch, t, (message.event,), None), client)]
         if seat.full:
-            seat.missed |= t is None  # it is to tell again, and says then how far it has saved
+            if t is None:  # it is to tell again, and says then how far it has saved
+                seat.announced, seat.missed = seat.announced - 1, True
             return self._unusable(client, () if t is None else (t,), seat.full, now)
         if t is None:
             return self._arrives(client, seat, message.event, answer, now)
@@ -688,6 +706,7 @@ _HANDLERS: dict[type[m.Message], _Handler] = {
     m.Unknown: ServerConversation._unknown,
     m.Reply: ServerConversation._reply,
     m.Happened: ServerConversation._happened,
+    m.Upcoming: ServerConversation._upcoming,
     m.Bye: ServerConversation._bye,
 }
 """What is done about each kind of message of a client that takes part."""

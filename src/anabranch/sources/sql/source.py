@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 from anabranch.errors import AwayError, ConfigError, ConnectError, DataError, nearest
 from anabranch.sources.base import AsOf, ClockCheck, Happening, Notes, Place, Reading, check_as_of
+from anabranch.sources.clock import SteadyClock
 from anabranch.sources.sql.database import (
     FAILED,
     NO_IDS,
@@ -83,7 +85,8 @@ class SqlSource:
         cursor: how far it was read before; None begins anew.
         known: the file with the entities of hashes; None is in memory.
         most_ahead: seconds that a row may be ahead of this machine's clock before that is noted.
-        clock: seconds since 1970.
+        clock: seconds since 1970; None is the machine's without its jumps.
+        waited: a clock that never jumps.
         sleep: waits for so many seconds.
 
     Raises:
@@ -113,7 +116,8 @@ class SqlSource:
         cursor: Cursor | None = None,
         known: Path | None = None,
         most_ahead: float = 3600.0,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
+        waited: Callable[[], float] = monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         if unit not in UNITS:
@@ -123,7 +127,8 @@ class SqlSource:
         self.counts: Counter[str] = Counter()
         self._names, self._unit, self._as_of = names, unit, check_as_of(as_of)
         self._follow, self._poll, self._lag = follow, poll, lag
-        self._cursor, self._clock, self._sleep = cursor, clock, sleep
+        clock = SteadyClock() if clock is None else clock
+        self._cursor, self._clock, self._waited, self._sleep = cursor, clock, waited, sleep
         self._engine = open_engine(url)
         self._connections = Connections(self._engine)
         shown = self._engine.url.render_as_string(hide_password=True)
@@ -132,7 +137,9 @@ class SqlSource:
         self._ahead = ClockCheck(self._notes, most_ahead, clock)
         self._sqlite = self._engine.dialect.name == "sqlite"
         self._away = self._closed = self._out = False
-        self._again = 0.0
+        self._again = -math.inf
+        self.found_none = 0
+        """How often it has looked for more rows and found none."""
         self._learnt_to: Any = None
         """Up to where rows were read for their entities in this process."""
         self._marks = Marks()
@@ -224,6 +231,7 @@ class SqlSource:
             if len(rows) < BATCH or young:
                 if not self._follow and not young:
                     return
+                self.found_none += not young
                 await self._sleep(self._poll)
 
     def _is_after(self, moment: Any, ripe: float) -> bool:
@@ -375,7 +383,7 @@ class SqlSource:
 
     def _back(self) -> None:
         if self._away:
-            self._away, self._again = False, 0.0
+            self._away, self._again = False, -math.inf
             self._notes.note("back", "the database is back; going on")
 
     def _check_columns(self, error: Any) -> None:
@@ -405,9 +413,9 @@ class SqlSource:
         read = self._names.read(name)
         if read is None:
             return None
-        if self._away and self._clock() < self._again:
+        if self._away and self._waited() < self._again:
             raise AwayError(f"{self._where}: the database is away")
-        begun = self._clock()
+        begun = self._waited()
         try:
             found = self._look(*read)
         except FAILED as error:
@@ -417,7 +425,7 @@ class SqlSource:
                 self._left_out_of_look_up(reason(error))
                 return None
             self._gone(error)
-            now = self._clock()
+            now = self._waited()
             self._again = now + max(AGAIN, 10 * (now - begun))  # whoever looks up does nothing else meanwhile
             raise AwayError(f"{self._where}: the database is away: {reason(error)}") from error
         self._back()
@@ -483,7 +491,7 @@ class SqlSource:
     def _learn(self) -> bool:
         """Read which entities have come since the last time; false where none may have."""
         known = self._known
-        if known is None or self._entity is None or self._clock() < self._again:
+        if known is None or self._entity is None or self._waited() < self._again:
             return False
         # Some rows are at places that the file cannot have.
         place = known.position if self._learnt_to is None else self._learnt_to
@@ -504,7 +512,7 @@ class SqlSource:
                 known.add(pairs, position)
             if len(rows) < BATCH:
                 break
-        self._again = self._clock() + AGAIN
+        self._again = self._waited() + AGAIN
         return True
 
     def _bound(self, moment: int) -> Any:

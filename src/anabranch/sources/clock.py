@@ -1,0 +1,47 @@
+"""The machine's clock, without its jumps."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+LASTS = 60.0
+"""Seconds after which a jump ahead is believed."""
+
+
+class SteadyClock:
+    """Seconds since 1970. A jump ahead counts once it has lasted; until then time passes as it did before.
+
+    Args:
+        wall: the machine's clock.
+        waited: a clock that never jumps.
+
+    >>> wall, waited = [100.0], [0.0]
+    >>> clock = SteadyClock(lambda: wall[0], lambda: waited[0])
+    >>> clock()
+    100.0
+    >>> wall[0], waited[0] = 5000.0, 1.0; clock()
+    101.0
+    >>> wall[0], waited[0] = 50.0, 2.0; clock()
+    50.0
+    >>> wall[0], waited[0] = 5061.0, 62.0; clock(), clock()
+    (110.0, 110.0)
+    >>> wall[0], waited[0] = 5121.0, 122.0; clock()
+    5121.0
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time, waited: Callable[[], float] = time.monotonic) -> None:
+        self._wall, self._waited = wall, waited
+        self._seen: deque[tuple[float, float]] = deque()
+        """When the machine's clock was how far ahead of the other, the smallest first."""
+
+    def __call__(self) -> float:
+        now = self._waited()
+        ahead = self._wall() - now
+        while self._seen and self._seen[-1][1] >= ahead:
+            self._seen.pop()
+        self._seen.append((now, ahead))
+        while len(self._seen) > 1 and self._seen[1][0] <= now - LASTS:
+            self._seen.popleft()
+        return now + self._seen[0][1]
