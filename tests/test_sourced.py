@@ -728,7 +728,7 @@ def test_labels_of_moments_at_which_nothing_happened_are_told_apart(
     assert 50 < server.late.without_event <= 120 - waiting.counts["labelled"]
     assert (waiting.counts["labelled"] < waiting.counts["happened"]) == behind
     assert server_status(server, 0.0)["labels"]["without event"] == server.late.without_event
-    assert waiting.counts["unknown"] == 0
+    assert waiting.counts["unknown"] in (0, 120 - waiting.counts["labelled"])  # all have ended by then, or not
     assert "are of moments without an event so far" in caplog.text
     assert "else look at clocks, time zones and grain" in caplog.text
 

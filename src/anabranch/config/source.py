@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from anabranch.broker.connect import connect
 from anabranch.broker.credentials import Credentials
@@ -86,7 +86,17 @@ class FileSection(SourceSection):
     origin: tuple[Text, Text] | None = Field(
         default=None, description="a list of two times: one of the file, and when that is by this machine's clock"
     )
+    clock: Literal["machine", "data"] = Field(
+        default="machine", description='"machine", or "data": all parties go by the times in their files'
+    )
     order: Literal["check", "sort"] = Field(default="check", description='"check" or "sort"')
+
+    @model_validator(mode="after")
+    def _one_clock(self) -> Self:
+        if self.clock == "data" and (self.speed is not None or self.origin is not None):
+            given = "speed" if self.speed is not None else "origin"
+            raise ValueError(f'clock = "data" replays as fast as all parties can: leave {given} out')
+        return self
 
 
 class SqlSection(SourceSection):
@@ -145,7 +155,7 @@ class LabelsOf(Section):
     expiry: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         default=2_592_000.0, description="a number of seconds above 0"
     )
-    coalesce: Seconds = Field(default=0.2, description="a number of seconds of 0 or more")
+    coalesce: Seconds | None = Field(default=None, description="a number of seconds of 0 or more")
 
 
 class FileFeatures(FileSection, FeaturesOf):

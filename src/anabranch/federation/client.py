@@ -113,7 +113,8 @@ class ClientParty(Engine):
 
     async def _listen(self, events: AsyncIterator[bytes]) -> None:
         async for event in events:
-            while self.conversation.told >= AHEAD and not await self._makes_room():  # until rounds are over
+            held = not self.conversation.by_data  # else the server says how far it listens
+            while held and self.conversation.told >= AHEAD and not await self._makes_room():  # until rounds are over
                 self._turned.clear()
                 await self._turned.wait()
             await self._do(self.conversation.happened(event))

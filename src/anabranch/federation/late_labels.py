@@ -79,6 +79,8 @@ class WaitingRoom:
         """Events that have expired, and that nobody was told of yet."""
         self.without_event = 0
         """Labels of moments without an event, as it seems: they wait for theirs, and later events have happened."""
+        self._gave_up = False
+        """Whether labels were left out, since no event follows."""
         self.kept: Callable[[Happening], None] = lambda label: None
         """Called with each label that no death of the process loses any more."""
 
@@ -110,6 +112,11 @@ class WaitingRoom:
     def ready(self, room: int) -> list[Ready]:
         """Return the next events to learn from, at most so many."""
         return self.waiting.ready(room)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `ready` has something to give."""
+        return self.waiting.is_ready
 
     def sort_in(self, n: int) -> None:
         """Sort in the labels that are here, up to the next event or to the first label that makes a round ready.
@@ -160,8 +167,12 @@ class WaitingRoom:
 
     def expect_no_event(self) -> None:
         """No client announces an event any more: the labels that wait for theirs are left out once all others came."""
-        if self._is_still:
+        if self._is_still and self.waiting.early:
+            self.without_event, self._gave_up = self._passed(), True
             self.waiting.give_up_early()
+
+    def _passed(self) -> int:
+        return self.waiting.passed() if self._clock.timed else 0
 
     def number(self, n: int) -> int:
         """Return the number of the first of ``n`` events that are asked for now."""
@@ -172,9 +183,7 @@ class WaitingRoom:
     def _label(self, each: Happening) -> None:
         """Sort a label in."""
         assert each.label is not None
-        self._clock.read(each.time)
-        if each.time is not None:
-            self._gone += self.waiting.expire(self._clock.now, None)
+        self._expire(each.time)
         self.waiting.label(each.event, each.label, self._clock.since(each.event), each.time)
         self.kept(each)
 
@@ -262,6 +271,13 @@ class WaitingRoom:
             idle = idle and not self._here
             self._clock.look(now, awaited, idle=idle, found_none=self.source.found_none)
             self._gone += self.waiting.expire(self._clock.now, self._clock.passed)
-            self.without_event = self.waiting.passed() if self._clock.timed else 0
+            if not self._gave_up:
+                self.without_event = self._passed()
         gone, self._gone = self._gone, []
         return gone
+
+    def _expire(self, moment: int | None) -> None:
+        """Let go of what has waited too long at this moment of the data."""
+        if moment is not None:
+            self._clock.read(moment)
+            self._gone += self.waiting.expire(self._clock.now, self._clock.passed)

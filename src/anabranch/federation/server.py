@@ -323,7 +323,7 @@ class ServerParty(Engine):
             # In turn: where more events come than can be predicted, there is still something to learn from.
             self._labels_next = not self._labels_next
             events, told = late.take(room) if self._labels_next else [], []
-            if not events and not late.waiting.is_ready:
+            if not events and not late.is_ready:
                 told = talk.arrived(now, room)
                 events = late.arrived(told) or late.take(room)
             if told and late.reads_on:
@@ -338,11 +338,11 @@ class ServerParty(Engine):
                 first = late.number(len(events))
                 chosen = None if self._choose is None else self._choose(first, len(events))
                 await self._do(talk.questions.ask(events, now, first=first, stored=late.stored, activated=chosen))
-            elif not told and not late.waiting.is_ready:
+            elif not told and not late.is_ready:
                 break
-        if not announcing and not talk.waiting:
+        if not announcing and not talk.holds_events:
             late.expect_no_event()
-        done = late.over and not talk.questions.learning and not late.waiting.is_ready
+        done = late.over and not talk.questions.learning and not late.is_ready
         await self._go_on(late.source, now, absent, over=done, reads=late.reads_on)
 
     async def _nobody_waited_for(self) -> bool:

@@ -22,6 +22,7 @@ from anabranch.federation.server import ServerParty
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Stop
 from anabranch.protocol.client.pending_steps import REMEMBERED
+from anabranch.protocol.server.conversation import ServerConversation
 from anabranch.sources.activation import Stimulus
 from anabranch.sources.base import Happening, Place, Source
 from anabranch.sources.features import Features
@@ -40,6 +41,8 @@ SLOW = 10.0
 """Seconds after which a person is told that a look-up is not answered."""
 READ_AHEAD = 1000
 """So many labels are read before they are sorted in."""
+AT_A_TIME = 256
+"""So many events a client announces at a time, where the server says up to when."""
 UNSAFE = 20_000
 """So many events may wait to be safe; then the oldest is given up, as the conversation does with fewer."""
 
@@ -133,12 +136,25 @@ class SourcedClient(_Sourced, ClientParty):
     _stimulus: Stimulus
     _own: KeptInputs
 
-    def feed(self, source: Source, inputs: Inputs, stimulus: Stimulus, kept: KeptInputs) -> None:
-        """Where events come from, what is made of them, which activate the client, and where that is kept."""
+    def feed(
+        self, source: Source, inputs: Inputs, stimulus: Stimulus, kept: KeptInputs, *, by_data: bool = False
+    ) -> None:
+        """Where events come from, what is made of them, which activate the client, and where that is kept.
+
+        Args:
+            by_data: whether a reading waits until the server has come to its time.
+        """
         self._take_from(source, _Taken())
         self._inputs, self._stimulus, self._own = inputs, stimulus, kept
         if not stimulus.of_readings:
             self.conversation.goes_on_at(m.NEVER)
+        self.conversation.by_data = by_data
+        self._granted = asyncio.Event()
+        """Set when the server has let the client go on."""
+        self._grants = self._activating = 0
+        """How often it did, and how many events have activated the client since."""
+        self._time = m.EARLIEST
+        """Of the last reading."""
         self._save_again = time.monotonic() + SAVE_EVERY
         self._expire_again = 0.0
         self._last = b""
@@ -163,6 +179,8 @@ class SourcedClient(_Sourced, ClientParty):
     async def _touching(self) -> AsyncIterator[bytes]:
         """Yield the events that activate the client."""
         async for happening in self._source.readings():
+            if self.conversation.by_data:
+                await self._comes_to(happening)
             # One that is told of has an input that stays, and nothing is lost of a further reading.
             if happening.name in self._taken or not await self._touches(happening):
                 await happening.safe()
@@ -172,7 +190,19 @@ class SourcedClient(_Sourced, ClientParty):
             if len(self._taken) > UNSAFE:
                 self._are_safe([self._taken.oldest])
             self._last = happening.name
+            self._activating += 1
             yield happening.name
+
+    async def _comes_to(self, happening: Happening) -> None:
+        """Wait until the server has come to a reading's time."""
+        read = Names.read(happening.name)
+        self._time = max(self._time, happening.reading.time, happening.reading.time if read is None else read[1])
+        talk = self.conversation
+        while self._time > talk.granted or self._activating >= AT_A_TIME:
+            self._granted.clear()
+            await self._do(talk.goes_on_at(self._time))
+            await self._granted.wait()
+            self._activating = 0
 
     def _is_past(self, event: bytes) -> bool:
         return _time_of(event) < self._asked_to
@@ -295,6 +325,9 @@ class SourcedClient(_Sourced, ClientParty):
             return
         with self._inputs.knowing(ahead):
             await super()._turn()
+        if self.conversation.grants != self._grants:
+            self._grants = self.conversation.grants
+            self._granted.set()
         for each in queries:
             self._asked_to = _time_of(each.events[-1])
             self._turned.set()  # there may be room for more events now
@@ -329,7 +362,13 @@ def _time_of(event: bytes) -> float:
 
 
 def sourced_client(
-    make: Callable[..., ClientParty], source: Source, features: Features, stimulus: Stimulus, kept: KeptInputs
+    make: Callable[..., ClientParty],
+    source: Source,
+    features: Features,
+    stimulus: Stimulus,
+    kept: KeptInputs,
+    *,
+    by_data: bool = False,
 ) -> SourcedClient:
     """Return a client whose events and features come from a source.
 
@@ -340,17 +379,18 @@ def sourced_client(
         features: what is made of the values.
         stimulus: which events activate it.
         kept: its features for events whose rounds follow.
+        by_data: whether it goes by the data's clock.
     """
     inputs = Inputs(source.look, features, kept)
     look, decide = inputs.look, stimulus.decide
     party = make(features.width, look, decide, schema=features.schema, inputs=kept, peek=inputs.peek)
     assert isinstance(party, SourcedClient)
-    party.feed(source, inputs, stimulus, kept)
+    party.feed(source, inputs, stimulus, kept, by_data=by_data)
     party.say(f"features {', '.join(features.names)}; their schema is {features.schema}")
     return party
 
 
-class _FromSource:
+class FromSource:
     """Labels as they come from a source, read ahead of what is taken."""
 
     def __init__(self, labels: SourceLabels) -> None:
@@ -358,7 +398,7 @@ class _FromSource:
         self._labels = labels.labels()
         self._notes = labels.notes
         self._here: deque[LateLabel] = deque()
-        self._came, self._taken_from = asyncio.Event(), asyncio.Event()
+        self._came, self._filled, self._taken_from = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
         self._ended = False
         self.taken = _Taken()
@@ -375,11 +415,26 @@ class _FromSource:
 
     async def more(self) -> None:
         """Return once one is here, or none will come."""
+        if not self._begin().done():
+            await self._came.wait()
+        self._check()
+
+    def attach(self, talk: ServerConversation) -> None:
+        """Nothing: labels come whatever the clients announce."""
+
+    def go_further(self, now: float) -> list[Action]:
+        """Nothing: clients announce events whatever the labels are."""
+        return []
+
+    def _begin(self) -> asyncio.Task[None]:
+        """Begin to read, where that was not begun."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read())
-        if not self._reading.done():
-            await self._came.wait()
-        if self._reading.done():
+        return self._reading
+
+    def _check(self) -> None:
+        """Raise what has ended the reading."""
+        if self._reading is not None and self._reading.done():
             self._reading.result()
 
     async def _read(self) -> None:
@@ -387,6 +442,8 @@ class _FromSource:
             async for each in self._labels:
                 self._here.append(each)
                 self._came.set()
+                if len(self._here) == 1:
+                    self._filled.set()
                 while len(self._here) >= READ_AHEAD:
                     self._taken_from.clear()
                     await self._taken_from.wait()
@@ -394,6 +451,7 @@ class _FromSource:
             self._ended = True
         finally:
             self._came.set()
+            self._filled.set()
 
     def _pop(self, n: int) -> list[LateLabel]:
         popped = [self._here.popleft() for _ in range(min(n, len(self._here)))]
@@ -412,7 +470,7 @@ class _FromSource:
             await asyncio.wait({self._reading})
 
 
-class SourceSamples(_FromSource):
+class SourceSamples(FromSource):
     """A round for each label of a source, as it comes.
 
     Args:
@@ -441,7 +499,7 @@ class SourceSamples(_FromSource):
         return None
 
 
-class SourceHappenings(_FromSource):
+class SourceHappenings(FromSource):
     """Labels of a source, of events that clients tell of."""
 
     def take(self, n: int) -> list[Happens]:
@@ -465,6 +523,7 @@ class SourcedServer(_Sourced, ServerParty):
         """Where the labels come from, and what takes them from there."""
         self._take_from(source, labels.taken)
         self._labels = labels
+        labels.attach(self.conversation)
         self._say_without = 1
         if isinstance(labels, SourceSamples):
             labels.played = lambda event: self.conversation.training.round_of(event) is not None
@@ -476,6 +535,8 @@ class SourcedServer(_Sourced, ServerParty):
 
     async def _turn(self) -> None:
         await super()._turn()
+        if self._stop is None and not self.conversation.ended:
+            await self._do(self._labels.go_further(time.monotonic()))
         self._show()
         if self.late is not None and self.late.without_event >= self._say_without:
             self._say_without = 10 * self.late.without_event

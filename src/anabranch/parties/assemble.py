@@ -201,6 +201,7 @@ def make_server(
     choose: Callable[[int, int], NDArray[np.bool_]] | None = None,
     report_every: int = 1000,
     coalesce: float = math.inf,
+    by_data: bool = False,
     late: WaitingRoom | None = None,
     watch: Watch | None = None,
     kind: type[ServerParty] = ServerParty,
@@ -220,6 +221,7 @@ def make_server(
         report_every: rounds between two points of its curve.
         coalesce: seconds for which an event that a client tells of waits for the others that it touched too, before a
             round begins with it; where it is infinite, rounds begin with the server's samples alone.
+        by_data: whether clients announce events in the order of the data, up to the time that the server says.
         late: where labels come after their events; ``samples`` is not looked at then.
         watch: where drift is noticed.
         kind: of party.
@@ -236,6 +238,7 @@ def make_server(
         in_flight=pace.in_flight,
         deadline=pace.deadline,
         coalesce=coalesce,
+        by_data=by_data,
         epoch=secrets.randbits(63) | 1,
         watch=watch,
     )

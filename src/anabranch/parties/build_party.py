@@ -37,6 +37,7 @@ from anabranch.core.party_programs import Rate
 from anabranch.core.updates import DLR, OGD, SLR, Update
 from anabranch.errors import ConfigError, counted
 from anabranch.federation.client import ClientParty
+from anabranch.federation.data_clock import OrderedHappenings, OrderedRoom, OrderedSamples, ReplayTime
 from anabranch.federation.expiry import DataTime
 from anabranch.federation.server import Samples, ServerParty
 from anabranch.federation.source_client import (
@@ -71,6 +72,9 @@ from anabranch.storage.feature_store import KeptInputs
 from anabranch.storage.files import replace_file, writing
 from anabranch.storage.pending_labels import Waiting
 
+COALESCE = 0.2
+"""Seconds that an event waits for the announcements of other clients, where nothing else is said."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -101,23 +105,30 @@ def _sourced_server(file: ServerFile, labels: SourcedLabels, credentials: Creden
             f"labels.late is '{labels.late}', so clients tell of events, which they cannot under SLR: its window of "
             "samples is that of the server's order. Leave late out, or use another update"
         )
+    by_data = isinstance(labels, FileSection) and labels.clock == "data"
+    if by_data and file.in_flight > 1:
+        raise ConfigError(
+            f'in_flight is {file.in_flight}, but with labels.clock = "data" it must be 1, since each round depends on '
+            "the one before: leave in_flight out"
+        )
     source = open_source(labels, (labels.label,), credentials, folder)
     found = SourceLabels(source, labels.label, file.model.classes)
-    samples, room = SourceSamples(found), None
+    samples = OrderedSamples(found) if by_data else SourceSamples(found)
     taken: SourceSamples | SourceHappenings = samples
+    room: SourcedRoom | None = None
+    coalesce = math.inf
     if labels.late is not None:
-        expiry = labels.expiry * _speed(labels)
+        expiry, stored = labels.expiry * _speed(labels), labels.late == "stored"
         waiting = Waiting(folder / WAITING, most=labels.most, expiry=expiry, durable=file.durable)
-        taken = happenings = SourceHappenings(found)
-        room = SourcedRoom(waiting, happenings, stored=labels.late == "stored", clock=DataTime())
+        if by_data:
+            taken = ordered = OrderedHappenings(found, round((labels.coalesce or 0.0) * 1e6))
+            room = OrderedRoom(waiting, ordered, stored=stored, clock=ReplayTime())
+        else:
+            taken = happenings = SourceHappenings(found)
+            room = SourcedRoom(waiting, happenings, stored=stored, clock=DataTime())
+            coalesce = COALESCE if labels.coalesce is None else labels.coalesce
     party = _server(
-        file,
-        samples,
-        credentials,
-        folder,
-        coalesce=math.inf if room is None else labels.coalesce,
-        late=room,
-        kind=SourcedServer,
+        file, samples, credentials, folder, coalesce=coalesce, by_data=by_data, late=room, kind=SourcedServer
     )
     assert isinstance(party, SourcedServer)
     party.feed(source, taken)
@@ -200,7 +211,8 @@ def _sourced_client(file: ClientFile, own: SourcedFeatures, credentials: Credent
     def make(width: int, look: Look, decide: Decide, **options: Any) -> ClientParty:
         return _client(file, width, look, decide, credentials, folder, kind=SourcedClient, **options)
 
-    return sourced_client(make, source, features, stimulus, kept)
+    by_data = isinstance(own, FileSection) and own.clock == "data"
+    return sourced_client(make, source, features, stimulus, kept, by_data=by_data)
 
 
 def _client(

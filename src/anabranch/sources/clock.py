@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 
 LASTS = 60.0
 """Seconds after which a jump ahead is believed."""
+JUMP = 1.0
+"""Seconds between two looks that are no jump."""
 
 
 class SteadyClock:
@@ -33,15 +34,18 @@ class SteadyClock:
 
     def __init__(self, wall: Callable[[], float] = time.time, waited: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._waited = wall, waited
-        self._seen: deque[tuple[float, float]] = deque()
-        """When the machine's clock was how far ahead of the other, the smallest first."""
+        self._ahead: float | None = None
+        """How far the machine's clock is ahead of the other, as far as that is believed."""
+        self._jumped: float | None = None
+        """When it was further ahead for the first time."""
 
     def __call__(self) -> float:
         now = self._waited()
         ahead = self._wall() - now
-        while self._seen and self._seen[-1][1] >= ahead:
-            self._seen.pop()
-        self._seen.append((now, ahead))
-        while len(self._seen) > 1 and self._seen[1][0] <= now - LASTS:
-            self._seen.popleft()
-        return now + self._seen[0][1]
+        if self._ahead is None or ahead <= self._ahead + JUMP:
+            self._ahead, self._jumped = ahead, None
+        elif self._jumped is None:
+            self._jumped = now
+        elif now - self._jumped >= LASTS:
+            self._ahead, self._jumped = ahead, None
+        return now + self._ahead

@@ -115,6 +115,12 @@ class ClientConversation:
         nothing is kept any more of what was told in sessions before."""
         self._announced = 0
         """How many events it has announced in this session."""
+        self.by_data = False
+        """Whether it announces events up to the time that the server says, and no later."""
+        self.granted = m.EARLIEST
+        """That time, in microseconds since 1970."""
+        self.grants = 0
+        """How often the server has said it."""
         self._upcoming: int | None = None
         """The time of its next reading, once the carrier has said it."""
         self._gap_at: int | None = None
@@ -223,6 +229,24 @@ class ClientConversation:
         """
         self._upcoming = time
         return self._say_upcoming()
+
+    def _advance(self, message: m.Advance) -> list[Action]:
+        if self.by_data and message.time is None:
+            text = (
+                'features.clock is "data", but the server goes by the machine\'s clock: give all parties the same '
+                "clock, in [labels] and in [features]"
+            )
+            return [Stop(text, failed=True)]
+        if not self.by_data and self._upcoming != m.NEVER:
+            text = (
+                'the server goes by the data\'s clock (labels.clock = "data"), and this client does not: write '
+                'clock = "data" in [features], with a csv or parquet source'
+            )
+            return [Stop(text, failed=True)]
+        if message.time is not None:
+            self.granted, self.grants = max(self.granted, message.time), self.grants + 1
+        again = self._upcoming is not None and self._upcoming > self.granted  # what was said may be lost
+        return self._say_upcoming() if again else []
 
     def _say_upcoming(self) -> list[Action]:
         if not self.joined or self._upcoming is None:
@@ -661,6 +685,7 @@ _HANDLERS: dict[type[m.Message], Callable[[ClientConversation, Any], list[Action
     m.Recall: ClientConversation._recall,
     m.Derivatives: ClientConversation._derivatives,
     m.Void: ClientConversation._void,
+    m.Advance: ClientConversation._advance,
     m.End: ClientConversation._end,
     m.Bye: ClientConversation._bye,
 }
