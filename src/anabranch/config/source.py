@@ -161,6 +161,12 @@ class LabelsOf(Section):
 class FileFeatures(FileSection, FeaturesOf):
     """Features in a file."""
 
+    @model_validator(mode="after")
+    def _kept_as_long_as_needed(self) -> Self:
+        if self.clock == "data" and self.kept_for is not None:
+            raise ValueError('clock = "data" keeps what is needed until its label has come: leave kept_for out')
+        return self
+
 
 class SqlFeatures(SqlSection, FeaturesOf):
     """Features in a database."""

@@ -161,8 +161,14 @@ class OrderedRoom(SourcedRoom):
         return True
 
     def sort_in(self, n: int) -> None:
-        while (each := self._head(n)) is not None and each.label is not None:
-            self._label(self._here.popleft())
+        while (each := self._head(n)) is not None:
+            if each.label is not None:
+                self._label(self._here.popleft())
+            elif self.waiting.knows(each.event):  # announced again, perhaps late: no event begins here
+                self._here.popleft()
+                self.source.is_known(each.event, self.number_of(each.event), stored=self.stored)
+            else:
+                break
 
     @property
     def is_ready(self) -> bool:
@@ -174,13 +180,10 @@ class OrderedRoom(SourcedRoom):
         return self.waiting.ready(room, by_number=True) if self.is_ready else []
 
     def take(self, room: int) -> list[bytes]:
-        while True:
-            self.sort_in(room)
-            if not self._here or self.is_ready:
-                return []
-            each = self._here.popleft()
-            self._expire(each.time)
-            if self._new([each.event]):
-                self.source.is_taken(each.event)
-                return [each.event]
-            self.source.is_known(each.event, self.number_of(each.event), stored=self.stored)
+        self.sort_in(room)
+        if not self._here or self.is_ready:
+            return []
+        each = self._here.popleft()
+        self._expire(each.time)
+        self.source.is_taken(each.event)
+        return self._new([each.event])

@@ -13,6 +13,7 @@ from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Predicted
 from anabranch.protocol.codec import decode, encode
 from anabranch.protocol.server.pending_rounds import Late, Stored
+from anabranch.sources.base import Place
 from anabranch.storage.pending_labels import Ready, Waiting
 
 LOOK_AGAIN = 1.0
@@ -29,6 +30,8 @@ class Happening(NamedTuple):
     """None where the event happens."""
     time: int | None = None
     """When the label became known, in microseconds since 1970; None if nobody knows."""
+    place: Place | None = None
+    """Of the label in its source; None if the source has no places."""
 
 
 class Happenings(Protocol):
@@ -184,7 +187,7 @@ class WaitingRoom:
         """Sort a label in."""
         assert each.label is not None
         self._expire(each.time)
-        self.waiting.label(each.event, each.label, self._clock.since(each.event), each.time)
+        self.waiting.label(each.event, each.label, self._clock.since(each.event), each.time, each.place)
         self.kept(each)
 
     def predicted(self, predicted: Predicted) -> list[bytes]:

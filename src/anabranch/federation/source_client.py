@@ -179,7 +179,7 @@ class SourcedClient(_Sourced, ClientParty):
     async def _touching(self) -> AsyncIterator[bytes]:
         """Yield the events that activate the client."""
         async for happening in self._source.readings():
-            if self.conversation.by_data:
+            if self.conversation.by_data and self._stimulus.of_readings:
                 await self._comes_to(happening)
             # One that is told of has an input that stays, and nothing is lost of a further reading.
             if happening.name in self._taken or not await self._touches(happening):
@@ -502,11 +502,18 @@ class SourceSamples(FromSource):
 class SourceHappenings(FromSource):
     """Labels of a source, of events that clients tell of."""
 
+    sorted_in: Place | None = None
+    """Up to where an earlier process has sorted in all labels, which the source may give again."""
+
     def take(self, n: int) -> list[Happens]:
         """Up to ``n`` that are here."""
         taken = []
         for each in self._pop(n):
-            happens = Happens(each.name, each.label, each.happening.reading.time)
+            place = each.happening.place
+            if place is not None and (place == self.sorted_in or _is_before(place, self.sorted_in)):
+                self.taken.let_go(each)
+                continue
+            happens = Happens(each.name, each.label, each.happening.reading.time, place)
             self.taken.add(id(happens), each)  # each label by itself, those that come twice too
             taken.append(happens)
         return taken
@@ -529,6 +536,7 @@ class SourcedServer(_Sourced, ServerParty):
             labels.played = lambda event: self.conversation.training.round_of(event) is not None
         elif self.late is not None:
             self.late.kept = labels.is_safe
+            labels.sorted_in = self.late.waiting.sorted_in
 
     async def _stop_reading(self) -> None:
         await self._labels.close()

@@ -6,10 +6,12 @@ is counted: none is dropped without a word.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from anabranch.sources.base import Place
 from anabranch.storage.event_ids import EARLIEST, HASH_BYTES, NAME_BYTES
 from anabranch.storage.sqlite import naming, open_sqlite
 
@@ -26,6 +28,7 @@ CREATE INDEX waiting_by_number ON waiting (number);
 CREATE TABLE early (event BLOB PRIMARY KEY, label INTEGER NOT NULL, since INTEGER) WITHOUT ROWID;
 CREATE INDEX early_by_time ON early (since);
 CREATE TABLE past (place INTEGER PRIMARY KEY, event BLOB NOT NULL UNIQUE, how TEXT NOT NULL);
+CREATE TABLE sorted_in (one INTEGER PRIMARY KEY CHECK (one = 1), place TEXT NOT NULL);
 CREATE TABLE counts (what TEXT PRIMARY KEY, n INTEGER NOT NULL) WITHOUT ROWID
 """
 
@@ -91,11 +94,14 @@ class Waiting:
             (self._length,) = self._database.execute("SELECT count(*) FROM waiting").fetchone()
             (self._labelled,) = self._database.execute("SELECT count(place) FROM waiting").fetchone()
             (self._early,) = self._database.execute("SELECT count(*) FROM early").fetchone()
+            place = self._one("SELECT place FROM sorted_in")
             newest = [self._one(_NEWEST.format(table)) for table in ("waiting", "past")]
         self._newest = max((found[0][HASH_BYTES:] for found in newest if found is not None), default=b"")
         """The time of the latest event that has happened, where names bear times."""
         self.counts: dict[str, int] = {what: held.get(what, 0) for what in COUNTED}
         """How often each of `COUNTED` has occurred, since the file was made."""
+        self.sorted_in = None if place is None else Place(*json.loads(place[0]))
+        """The place of the last label that was sorted in by an earlier process."""
         self._taken: set[bytes] = set()
         """What `ready` has given out in this process."""
         self.uptime: int = held.get(_UPTIME, 0)
@@ -173,12 +179,15 @@ class Waiting:
         self._end(gone, "crowded out")
         return gone
 
-    def label(self, event: bytes, label: int, since: int | None, known: int | None = None) -> str:
+    def label(
+        self, event: bytes, label: int, since: int | None, known: int | None = None, place: Place | None = None
+    ) -> str:
         """Sort in a label that has come.
 
         Args:
             since: the moment of its event, in microseconds, for a label that has to wait; None if it never expires.
             known: when the label became known; None if nobody knows. One that is too late waits for no event.
+            place: of the label in its source; `sorted_in` is then this place, after a restart too.
 
         Returns:
             ``"ready"`` where its event waits for it, ``"early"`` where its event has not happened yet, as far as the
@@ -186,6 +195,8 @@ class Waiting:
         """
         with naming(self._path), self._database:
             self._begin()
+            if place is not None:
+                self._run("INSERT OR REPLACE INTO sorted_in VALUES (1, ?)", json.dumps(place))
             waits = self._one("SELECT place FROM waiting WHERE event = ?", event)
             if waits is not None and waits[0] is None:
                 self._run("UPDATE waiting SET label = ? WHERE event = ?", label, event)
@@ -288,7 +299,7 @@ class Waiting:
 
     def _bound(self, moment: int) -> int:
         """Return the first moment whose events have not waited for too long."""
-        return moment if self._expiry is None else max(EARLIEST, moment - self._expiry)
+        return EARLIEST if self._expiry is None else max(EARLIEST, moment - self._expiry)
 
     def give_up_early(self) -> None:
         """No event will come for the labels that wait for theirs."""
