@@ -13,7 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from anabranch.broker.credentials import Credentials
+from anabranch.config import party as partyfile
+from anabranch.errors import ConfigError
 from anabranch.federation.data_clock import OrderedHappenings, OrderedRoom, OrderedSamples, ReplayTime
+from anabranch.parties import build_party as own
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Predicted, Send, Stop
 from anabranch.protocol.server.conversation import ServerConversation
@@ -22,7 +26,7 @@ from anabranch.sources.base import Happening, Place, Reading
 from anabranch.sources.labels import LateLabel
 from anabranch.storage.event_ids import Names
 from anabranch.storage.pending_labels import Waiting
-from conversations import hello_of, told
+from conversations import answer, hello_of, told
 from federations import Setting, sent
 
 NAMES = Names(bytes(32))
@@ -283,3 +287,64 @@ def test_two_clocks_do_not_go_together(by_data: bool) -> None:
     stops = [each for each in [*said, *client.receive(to_client)] if isinstance(each, Stop)]
     assert [each.failed for each in stops] == [True]
     assert "clock" in stops[0].reason
+
+
+def test_a_client_that_is_slow_is_waited_for_whatever_stands_in_for_it() -> None:
+    """Else rounds would depend on the load; what stands in is for one that does not know the event."""
+    for by_data in (False, True):
+        talk = TWO.server(by_data=by_data)
+        for client in (1, 2):
+            talk.receive(client, HELLOS[client - 1], 0.0)
+        row = np.zeros((1, 5), np.float32)
+        talk.open([at(1)], [0], 0.0)
+        talk.receive(1, answer(talk, 1, (0,), row, activated=False), 0.0)
+        talk.tick(2.0)
+        assert (talk.rounds, talk.room) == ((0, 0) if by_data else (1, 1))
+        if by_data:
+            talk.receive(2, m.Unknown(HELLOS[1].session, (0,)), 3.0)
+            assert talk.rounds == 1
+        asked = talk.questions.asked
+        talk.questions.ask([at(2)], 4.0, first=0)
+        reply = m.Reply(HELLOS[0].session, -1, -1, (asked,), (), np.zeros(1, bool), row)
+        actions = [*talk.receive(1, reply, 4.0), *talk.tick(9.0)]
+        found = [each for each in actions if isinstance(each, Predicted)]
+        assert len(found) == (not by_data)
+
+
+SOURCE = {"source": "csv", "path": "a.csv", "entity_key": "entity.key", "time": "at", "clock": "data"}
+LABELS = SOURCE | {"label": "y", "late": "fresh"}
+CLIENT = {
+    "connection": "connection.toml", "folder": "state", "clients": 1, "model": {"name": "mlp"},
+    "features": SOURCE | {"columns": ["a"]},
+}  # fmt: skip
+SERVER = {
+    "connection": "connection.toml", "folder": "state", "model": {"name": "mlp", "classes": 2},
+    "clients": [{"name": "one", "embedding": 3}], "labels": LABELS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("file", "section", "more", "said"),
+    [
+        (CLIENT, "features", {"clock": "wall"}, 'features.clock is "wall", but it must be "machine", or "data"'),
+        (CLIENT, "features", {"speed": 2.0}, "replays as fast as all parties can: leave speed out"),
+        (SERVER, "labels", {"speed": 2.0, "origin": ["2026-01-01", "2026-01-01"]}, "leave speed out"),
+        (SERVER, "labels", {"origin": ["2026-01-01", "2026-01-01"]}, "leave origin out"),
+        (CLIENT, "features", {"kept_for": 9.0}, "until its label has come: leave kept_for out"),
+        (CLIENT, "features", {"source": "sql", "url": "sqlite:///a.db"}, "there is no setting 'clock'"),
+    ],
+)
+def test_what_does_not_go_with_the_data_s_clock_is_refused(
+    tmp_path: Path, file: dict[str, Any], section: str, more: dict[str, Any], said: str
+) -> None:
+    partyfile.check(file, tmp_path / "party.toml")
+    with pytest.raises(ConfigError, match=said):
+        partyfile.check(file | {section: file[section] | more}, tmp_path / "party.toml")
+
+
+def test_a_server_that_replays_has_one_round_in_flight(tmp_path: Path) -> None:
+    file = partyfile.check(SERVER | {"in_flight": 2}, tmp_path / "party.toml")
+    assert isinstance(file, partyfile.ServerFile)
+    party = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("one",))
+    with pytest.raises(ConfigError, match=r"in_flight is 2, but with labels\.clock"):
+        own.server_party(file, party, tmp_path)

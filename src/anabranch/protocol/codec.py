@@ -334,7 +334,7 @@ def encode(message: m.Message) -> bytes:
         MessageError: where an event's name is too long.
 
     >>> encode(m.Refused(session=1, reason="no")).hex(" ")
-    '41 42 04 03 01 00 00 00 00 00 00 00 02 00 6e 6f'
+    '41 42 05 03 01 00 00 00 00 00 00 00 02 00 6e 6f'
     """
     kind = type(message)
     head = MAGIC + bytes((VERSION, _CODES[kind]))
