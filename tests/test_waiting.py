@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from anabranch.errors import CheckpointError
 from anabranch.federation.expiry import DataTime, Uptime
 from anabranch.federation.late_labels import Happening, WaitingRoom
 from anabranch.protocol.codec import LARGEST, encode
 from anabranch.protocol.messages import Record
+from anabranch.sources.base import Place
 from anabranch.storage.event_ids import Names
 from anabranch.storage.pending_labels import Ready, Waiting
 
@@ -125,6 +128,19 @@ def test_labels_that_are_ahead_of_all_events_wait_in_their_source(tmp_path: Path
     assert [waiting.add(at(s), s, b"", s * S) for s in (10, 20, 30)][-1] == [at(10)]
     assert [each.event for each in waiting.ready(9)] == [at(20), at(30)]  # the oldest label went
     waiting.close()
+
+
+def test_up_to_where_labels_were_sorted_in_is_known_after_a_restart(tmp_path: Path) -> None:
+    waiting = opened(tmp_path)
+    for i, event in enumerate([b"a", b"b"]):
+        waiting.label(event, 0, 0, place=Place("labels.csv", [i]))
+    waiting.close()
+    waiting = opened(tmp_path)
+    assert waiting.sorted_in == Place("labels.csv", [1])
+    waiting._database.execute("UPDATE sorted_in SET place = '[1'")
+    waiting.close()
+    with pytest.raises(CheckpointError, match="up to where labels were read is damaged"):
+        opened(tmp_path)
 
 
 def test_events_are_learnt_from_in_their_own_order_if_wanted(tmp_path: Path) -> None:

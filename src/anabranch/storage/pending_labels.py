@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from anabranch.errors import CheckpointError
 from anabranch.sources.base import Place
 from anabranch.storage.event_ids import EARLIEST, HASH_BYTES, NAME_BYTES
 from anabranch.storage.sqlite import naming, open_sqlite
@@ -100,7 +101,11 @@ class Waiting:
         """The time of the latest event that has happened, where names bear times."""
         self.counts: dict[str, int] = {what: held.get(what, 0) for what in COUNTED}
         """How often each of `COUNTED` has occurred, since the file was made."""
-        self.sorted_in = None if place is None else Place(*json.loads(place[0]))
+        try:
+            self.sorted_in = None if place is None else Place(*json.loads(place[0]))
+        except (ValueError, TypeError) as error:
+            self._database.close()
+            raise CheckpointError(f"{path}: up to where labels were read is damaged: put back a copy") from error
         """The place of the last label that was sorted in by an earlier process."""
         self._taken: set[bytes] = set()
         """What `ready` has given out in this process."""
