@@ -17,7 +17,7 @@ from file_federations import UPDATE, FileDelay, FileFederation
 from patience import wait_for
 from real_federations import SERVER
 
-BEGIN, EVENTS = 1_700_000_000, 700
+BEGIN, EVENTS = 1_700_000_000, 450
 P = 0.5
 """Of the client that is only asked."""
 
