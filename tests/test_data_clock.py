@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -98,29 +99,22 @@ def federation(folder: Path, rooms: Rooms, **labels: Any) -> FileFederation:
 
 @contextmanager
 def busy(n: int) -> Iterator[None]:
-    """So many other processes take all that the machine has."""
-    pids = []
-    for _ in range(n):
-        pid = os.fork()
-        if not pid:
-            while os.getppid() != 1:
-                pass
-            os._exit(0)
-        pids.append(pid)
+    """So many other processes take what time of the machine they get."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n)]
     try:
         yield
     finally:
-        for pid in pids:
-            os.kill(pid, 9)
-            os.waitpid(pid, 0)
+        for each in others:
+            each.kill()
+            each.wait()
 
 
 @pytest.mark.parametrize("learning", ["fresh", "stored"])
 def test_the_simulator_s_bits_with_kills_and_at_any_load(tmp_path: Path, learning: str) -> None:
     rooms = Rooms()
     simulated: ab.Result | None = None
-    for name, victims in (("calm", []), ("killed", [["one"], [SERVER], ["asked", "two"]])):
-        with federation(tmp_path / name, rooms, late=learning) as parties:
+    for name, others, victims in (("calm", 0, []), ("killed", 2, [["one"], [SERVER], ["asked", "two"]])):
+        with federation(tmp_path / name, rooms, late=learning) as parties, busy(others):
             parties.start(*parties.names)
             for each in victims:
                 parties.wait_for_rounds(parties.rounds + 80)
