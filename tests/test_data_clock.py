@@ -51,7 +51,10 @@ class Rooms:
     def delays(self) -> tuple[int, ...]:
         """How many events happened until each label was known."""
         times = self.times.tolist()
-        return tuple(bisect_right(times, known) - 1 - i for i, known in enumerate(self.known))
+        after = sorted(known for known in self.known.tolist() if known > times[-1])  # each in a tick of its own
+        return tuple(
+            bisect_right(times, known) - 1 + bisect_right(after, known) - i for i, known in enumerate(self.known)
+        )
 
     def simulated(self, model: ab.SplitModel, learning: str) -> ab.Result:
         activated = np.column_stack(

@@ -145,10 +145,13 @@ def expected(own: list[list[int]], known: list[tuple[int, int]]) -> list[tuple[s
         if time in times:
             i = times.index(time)
             due.setdefault(max(i, bisect_right(times, moment) - 1), []).append(i)
+    known_at = {times.index(time): max(time, moment) for time, moment in known if time in times}
     found = []
     for tick, time in enumerate(times):
         found.append(("predicted", at(time)))
-        found += [("learnt", at(times[i])) for i in sorted(due.get(tick, []))]
+        is_last = tick == len(times) - 1  # there a label has a tick of its own
+        order = sorted((known_at[i] if is_last else 0, i) for i in due.get(tick, []))
+        found += [("learnt", at(times[i])) for _, i in order]
     return found
 
 

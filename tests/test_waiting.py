@@ -152,7 +152,7 @@ def test_events_are_learnt_from_in_their_own_order_if_wanted(tmp_path: Path) -> 
     ready = waiting.ready(9)
     assert [each.event for each in ready] == [b"c", b"a"]
     waiting.put_back(ready)
-    assert [each.event for each in waiting.ready(9, by_number=True)] == [b"a", b"c"]
+    assert [each.event for each in waiting.ready(9, "events")] == [b"a", b"c"]
     waiting.close()
 
 

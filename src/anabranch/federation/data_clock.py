@@ -152,7 +152,10 @@ class OrderedHappenings(_InOrder, SourceHappenings):
 
 
 class OrderedRoom(SourcedRoom):
-    """Learns between two events from the labels that became known there, in the order of their events."""
+    """Learns between two events from the labels that became known there, in the order of their events.
+
+    After the last event it learns from the labels as they became known. Both are as `anabranch.simulate` does it.
+    """
 
     source: OrderedHappenings
 
@@ -177,7 +180,9 @@ class OrderedRoom(SourcedRoom):
         return bool(closed) and super().is_ready
 
     def ready(self, room: int) -> list[Ready]:
-        return self.waiting.ready(room, by_number=True) if self.is_ready else []
+        if not self.is_ready:
+            return []
+        return self.waiting.ready(room, "events" if self._here else "known")
 
     def take(self, room: int) -> list[bytes]:
         self.sort_in(room)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from anabranch.errors import CheckpointError
 from anabranch.sources.base import Place
@@ -21,7 +21,7 @@ _HOLDS = "the events that wait for their labels, and the labels that wait for th
 _SCHEMA = """
 CREATE TABLE waiting (
     event BLOB PRIMARY KEY, number INTEGER NOT NULL, record BLOB NOT NULL, since INTEGER,
-    label INTEGER, place INTEGER
+    label INTEGER, place INTEGER, known INTEGER
 ) WITHOUT ROWID;
 CREATE INDEX waiting_by_place ON waiting (place) WHERE place IS NOT NULL;
 CREATE INDEX waiting_by_time ON waiting (since) WHERE place IS NULL;
@@ -44,6 +44,8 @@ _UPTIME = "uptime"
 _TIME = f"substr(event, {HASH_BYTES + 1})"
 """Of a name of a source's events; as bytes they are in the order of the times from 1970 on."""
 _NEWEST = "SELECT event FROM {} WHERE " + f"length(event) = {NAME_BYTES} ORDER BY {_TIME} DESC LIMIT 1"
+Order: TypeAlias = Literal["labels", "events", "known"]
+_ORDERS: dict[Order, str] = {"labels": "place", "events": "number", "known": "known, number"}
 REMEMBERED = 100_000
 """So many events that are over are remembered, to tell a second label from one of no event."""
 
@@ -164,7 +166,7 @@ class Waiting:
             self._begin()
             early = self._one("SELECT label FROM early WHERE event = ?", event)
             row = (event, number, record, since, None if early is None else early[0])
-            new = self._run("INSERT OR IGNORE INTO waiting VALUES (?, ?, ?, ?, ?, NULL)", *row)
+            new = self._run("INSERT OR IGNORE INTO waiting VALUES (?, ?, ?, ?, ?, NULL, NULL)", *row)
             self._length += new
             self._count("happened", new)
             if len(event) == NAME_BYTES:
@@ -172,7 +174,7 @@ class Waiting:
             if early is not None:
                 self._run("DELETE FROM early WHERE event = ?", event)
                 self._early -= 1
-                self._place(event)
+                self._place(event, since)
             return self._crowd_out()
 
     def _crowd_out(self) -> list[bytes]:
@@ -205,7 +207,7 @@ class Waiting:
             waits = self._one("SELECT place FROM waiting WHERE event = ?", event)
             if waits is not None and waits[0] is None:
                 self._run("UPDATE waiting SET label = ? WHERE event = ?", label, event)
-                self._place(event)
+                self._place(event, known)
                 return "ready"
             past = self._one("SELECT how FROM past WHERE event = ?", event)
             if past is not None and past[0] != "learnt":
@@ -225,9 +227,9 @@ class Waiting:
                 self._drop_early(oldest, self._early - self._most)
             return "early" if new else "duplicate"
 
-    def _place(self, event: bytes) -> None:
+    def _place(self, event: bytes, known: int | None) -> None:
         """Its label was the next one to find its event."""
-        self._run("UPDATE waiting SET place = ? WHERE event = ?", self.counts["labelled"], event)
+        self._run("UPDATE waiting SET place = ?, known = ? WHERE event = ?", self.counts["labelled"], known, event)
         self._labelled += 1
         self._count("labelled")
 
@@ -237,16 +239,16 @@ class Waiting:
         with naming(self._path):
             return self._one(query, event) is not None
 
-    def ready(self, n: int, *, by_number: bool = False) -> list[Ready]:
+    def ready(self, n: int, order: Order = "labels") -> list[Ready]:
         """Return up to ``n`` events whose labels are there, each of them once in a process.
 
         Args:
-            by_number: whether they are in the order of the events; else they are in the order of their labels.
+            order: that of the labels, as they came; that of the events; or that of the times at which the labels
+                became known, and of the events where these are the same.
         """
         if not self.is_ready:
             return []
-        order = "number" if by_number else "place"
-        query = f"SELECT event, label, record FROM waiting WHERE place IS NOT NULL ORDER BY {order} LIMIT ?"
+        query = f"SELECT event, label, record FROM waiting WHERE place IS NOT NULL ORDER BY {_ORDERS[order]} LIMIT ?"
         with naming(self._path):
             rows = self._database.execute(query, (n + len(self._taken),)).fetchall()
         found = [Ready(*row) for row in rows if row[0] not in self._taken][:n]
