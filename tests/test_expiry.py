@@ -146,6 +146,25 @@ def test_events_without_times_expire_by_the_time_that_the_server_was_up_and_idle
     waiting.close()
 
 
+def test_labels_are_left_out_once_labels_have_ended_and_nothing_happens_for_long(tmp_path: Path) -> None:
+    """A client that is there and says nothing keeps no server open without end; a process that was stopped is quiet."""
+    room, source = room_of(tmp_path, expiry=3.0)
+    happens(room, at(1))
+    source.here += [Happening(at(1), 1, 2 * S), Happening(at(9), 1, 9 * S)]
+    assert learnt(room) == [at(1)]
+    for now in (0.0, 500.0):
+        room.expired(now, [1], idle=True)
+    source.over = True
+    for now in (600.0, 601.0):
+        room.expired(now, [1], idle=True)
+    happens(room, at(5))
+    for now in (602.0, 603.0, 900.0):
+        room.expired(now, [1], idle=True)
+        assert (room.waiting.early, room.waiting.counts["unknown"]) == (1, 0)
+    room.expired(901.0, [1], idle=True)
+    assert (room.waiting.early, room.waiting.counts["unknown"]) == (0, 1)
+
+
 def test_uptime_is_counted_by_looks_of_the_monotonic_clock(tmp_path: Path) -> None:
     waiting = Waiting(tmp_path / "waiting", most=9, expiry=3.0)
     clock = Uptime(waiting)

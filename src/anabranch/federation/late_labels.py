@@ -82,6 +82,10 @@ class WaitingRoom:
         """Events that have expired, and that nobody was told of yet."""
         self.without_event = 0
         """Labels of moments without an event, as it seems: they wait for theirs, and later events have happened."""
+        self._quiet = self._looked = 0.0
+        """For how many seconds nothing has happened since the labels ended, and when that was looked at last."""
+        self._happened = 0
+        """How many events had happened then."""
         self._gave_up = False
         """Whether labels were left out, since no event follows."""
         self.kept: Callable[[Happening], None] = lambda label: None
@@ -274,10 +278,23 @@ class WaitingRoom:
             idle = idle and not self._here
             self._clock.look(now, awaited, idle=idle, found_none=self.source.found_none)
             self._gone += self.waiting.expire(self._clock.now, self._clock.passed)
+            self._give_up_after_quiet(now)
             if not self._gave_up:
                 self.without_event = self._passed()
         gone, self._gone = self._gone, []
         return gone
+
+    def _give_up_after_quiet(self, now: float) -> None:
+        """Leave out the labels that wait for events, where labels have ended and nothing happens for too long.
+
+        Only time counts in which the server was up: a step between two looks is never long.
+        """
+        happened, step = self.waiting.counts["happened"], min(now - self._looked, 2 * LOOK_AGAIN)
+        quiet = self._is_still and happened == self._happened
+        self._quiet = self._quiet + step if quiet else 0.0
+        self._looked, self._happened = now, happened
+        if self.waiting.expiry is not None and self._quiet > self.waiting.expiry:
+            self.expect_no_event()
 
     def _expire(self, moment: int | None) -> None:
         """Let go of what has waited too long at this moment of the data."""

@@ -89,7 +89,7 @@ class Waiting:
     """
 
     def __init__(self, path: Path, *, most: int, expiry: float | None, durable: bool = False) -> None:
-        self._path, self._most = path, most
+        self._path, self._most, self.expiry = path, most, expiry
         self._expiry = None if expiry is None else round(expiry * 1e6)
         self._database = open_sqlite(path, _KIND, _SCHEMA, _HOLDS, durable=durable)
         with naming(path):
