@@ -20,11 +20,11 @@ import numpy as np
 
 from anabranch.protocol import messages as m
 from anabranch.protocol.codec import decode, encode
-from small_parties import CLIENTS, EPOCHS, LIVES, SESSIONS, Client, Play, Server, Wrong
+from small_parties import CLIENTS, EPOCHS, LIVES, SESSIONS, Client, NoneFree, Play, Server, Wrong
 
 SERVER = 0
-CHANNELS = [(0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1)]
-"""To the server by client; to each client, by itself and together with the others: each keeps its order."""
+CHANNELS = [(1, 0), (2, 0), (0, 1), (0, 2)]
+"""From whom to whom: each keeps its order, but for what overtakes."""
 
 
 class Broken(Exception):  # noqa: N818 (it reads as what was found)
@@ -36,8 +36,9 @@ class State(NamedTuple):
 
     parties: tuple[int, int, int]
     mail: tuple[tuple[int, ...], ...]
-    """By the place in `CHANNELS`."""
+    """By the place in `CHANNELS`: twice the number of a message, and 1 more if it was sent to all clients together."""
     losses: int
+    overtakes: int
     restarts: int
     saves: int
     hurries: int
@@ -49,6 +50,8 @@ class Step(NamedTuple):
     what: str
     party: int
     channel: int = -1
+    place: int = 0
+    """Of the message in the channel."""
     clear: bool = False
     """Whether what is under way to and from a party dies with it."""
 
@@ -70,7 +73,7 @@ class Search:
     """
 
     def __init__(self, play: Play, most: int = 0) -> None:
-        self.play, self.most = play, most
+        self.play, self.most, self.tells = play, most, False
         self._parties: list[Known] = []
         self._numbers: dict[Any, int] = {}
         self._messages: list[tuple[m.Message, int | None]] = []
@@ -94,10 +97,12 @@ class Search:
         left = deque([first])
         while left:
             state = left.pop()
-            steps = list(self._steps(state))
+            steps = self._steps(state)
             if not steps:
                 follows[state] = None
                 continue
+            if self.tells and len(follows) % 50_000 == 0:
+                print(f"  {len(follows):,} states gone through, {len(self.came):,} found", flush=True)
             for i, step in enumerate(steps):
                 after = self._after(state, step)
                 if i == 0:
@@ -132,11 +137,11 @@ class Search:
         mail: list[list[int]] = [[] for _ in CHANNELS]
         self._post(mail, SERVER, server.do(server.talk.begin()))
         for i, client in enumerate(clients, 1):
-            client.sessions.free = iter([SESSIONS * i])
+            client.free = [SESSIONS * i]
             self._post(mail, i, client.hello())
         parties = tuple(self._intern(each) for each in [server, *clients])
         play = self.play
-        return State(parties, _frozen(mail), play.losses, play.restarts, play.saves, play.hurries)  # type: ignore[arg-type]
+        return State(parties, _frozen(mail), play.losses, play.overtakes, play.restarts, play.saves, play.hurries)  # type: ignore[arg-type]
 
     def _intern(self, party: Any) -> int:
         numbers: set[int] = set()
@@ -149,8 +154,7 @@ class Search:
 
     def _post(self, mail: list[list[int]], party: int, sent: Any) -> None:
         for target, together, message in sent:
-            channel = CHANNELS.index((0, party)) if party else CHANNELS.index((target, int(together)))
-            mail[channel].append(self._message(message))
+            mail[CHANNELS.index((party, target))].append(2 * self._message(message) + together)
 
     def _message(self, message: m.Message) -> int:
         raw = encode(message)
@@ -173,43 +177,57 @@ class Search:
 
     # -- what can happen ------------------------------------------------------------------------------------------
 
-    def _steps(self, state: State) -> Iterator[Step]:
-        """What can happen next; the first is what a fair schedule without faults does."""
-        server = self._parties[state.parties[0]].facts
-        if server["done"]:
+    def _steps(self, state: State) -> list[Step]:
+        """What can happen next; the first is what a fair schedule without faults does.
+
+        Steps of different parties do not get in each other's way: a step takes the first message of a channel, and adds
+        to the ends of others. So a party to which a message is under way on each of its channels goes first, and what
+        the others could do meanwhile is tried afterwards. This holds as long as nobody can die and no deadline passes.
+        """
+        if self._parties[state.parties[0]].facts["done"]:
             self.ends += 1
-            return
-        for channel, waiting in enumerate(state.mail):
-            if waiting:
-                yield Step("receive", CHANNELS[channel][0], channel)
-        for client in range(1, CLIENTS + 1):
-            if self._parties[state.parties[client]].facts["happens"]:
-                yield Step("happen", client)
-        if server["label"]:
-            yield Step("label", SERVER)
-        if not any(state.mail) or state.hurries:
-            yield Step("wait", SERVER)
-        if state.losses:
-            for channel, waiting in enumerate(state.mail):
-                if waiting:
-                    yield Step("lose", CHANNELS[channel][0], channel)
-        for party in range(CLIENTS + 1):
-            if state.restarts:
-                yield Step("restart", party)
-                if any(state.mail):
-                    yield Step("restart", party, clear=True)
-            if state.saves:
-                yield Step("save", party)
+            return []
+        steps = [self._steps_of(state, party) for party in (1, 2, SERVER)]
+        if not (state.restarts or state.hurries):
+            for each, channels in zip(steps, ((2,), (3,), (0, 1)), strict=True):
+                if all(state.mail[channel] for channel in channels):
+                    return each
+        waits = [Step("wait", SERVER)] if not any(state.mail) or state.hurries else []
+        fair = [each for some in steps for each in some if each.what in ("receive", "happen", "label")]
+        faults = [each for some in steps for each in some if each.what not in ("receive", "happen", "label")]
+        return [*fair, *waits, *faults]
+
+    def _steps_of(self, state: State, party: int) -> list[Step]:
+        """What one party can do next, or suffer."""
+        facts, steps = self._parties[state.parties[party]].facts, []
+        channels = [i for i, (_, to) in enumerate(CHANNELS) if to == party and state.mail[i]]
+        steps += [Step("receive", party, channel) for channel in channels]
+        steps += [Step(what, party) for what in ("happen", "label") if facts.get(what)]
+        for channel in channels:
+            mail = state.mail[channel]
+            other = next((place for place, each in enumerate(mail) if each % 2 != mail[0] % 2), 0)
+            if state.overtakes and other:
+                steps.append(Step("receive", party, channel, other))
+            if state.losses:
+                steps.append(Step("lose", party, channel))
+        if state.restarts:
+            steps.append(Step("restart", party))
+            if any(state.mail):
+                steps.append(Step("restart", party, clear=True))
+        if state.saves:
+            steps.append(Step("save", party))
+        return steps
 
     def _after(self, state: State, step: Step) -> State:
         parties, mail = list(state.parties), [list(each) for each in state.mail]
-        losses, restarts, saves, hurries = state[2:]
+        losses, overtakes, restarts, saves, hurries = state[2:]
         match step.what:
             case "receive":
-                number = mail[step.channel].pop(0)
-                self._call(state, step, parties, mail, step.party, "receive", number)
+                overtakes -= step.place > 0
+                number = mail[step.channel].pop(step.place)
+                self._call(state, step, parties, mail, step.party, "receive", number // 2)
             case "wait":
-                hurries -= bool(any(mail))
+                hurries -= any(mail)
                 seconds = max(0.0, min(self._parties[parties[0]].facts["due"], 1.0))
                 self._call(state, step, parties, mail, SERVER, "wait", seconds)
                 for client in range(1, CLIENTS + 1):
@@ -217,60 +235,70 @@ class Search:
             case "lose":
                 losses -= 1
                 number = mail[step.channel].pop(0)
-                if isinstance(self._messages[number][0], m.Happened):
-                    source = CHANNELS[step.channel][1]
-                    self._call(state, step, parties, mail, SERVER, "missed", source)
-            case "restart":
-                restarts -= 1
+                if isinstance(self._messages[number // 2][0], m.Happened):
+                    self._call(state, step, parties, mail, SERVER, "missed", CHANNELS[step.channel][0])
+            case what:
+                restarts -= what == "restart"
+                saves -= what == "save"
                 if step.clear:
                     for channel, ends in enumerate(CHANNELS):
-                        if step.party == SERVER or step.party in (ends if ends[0] == 0 else ends[:1]):
+                        if step.party in ends:
                             mail[channel].clear()
-                self._call(state, step, parties, mail, step.party, "restart", None)
-            case "save":
-                saves -= 1
-                self._call(state, step, parties, mail, step.party, "save", None)
-            case what:
                 self._call(state, step, parties, mail, step.party, what, None)
-        return State(tuple(parties), _frozen(mail), losses, restarts, saves, hurries)  # type: ignore[arg-type]
+        return State(tuple(parties), _frozen(mail), losses, overtakes, restarts, saves, hurries)  # type: ignore[arg-type]
 
     def _call(
         self, state: State, step: Step, parties: list[int], mail: list[list[int]], party: int, what: str, argument: Any
     ) -> None:
         """One party does something, and what it sends is posted."""
-        free: tuple[int, ...] = ()
-        if party:
-            used = set().union(*(self._parties[each].sessions for each in parties))
-            used.update(s for each in mail for number in each if (s := self._messages[number][1]) is not None)
-            if what == "receive" and (session := self._messages[argument][1]) is not None:
-                used.add(session)
-            life = self._parties[parties[party]].facts["life"] + (what == "restart")
-            begin = SESSIONS * party + LIVES * (life - 1)
-            free = tuple(itertools.islice((n for n in range(begin, begin + LIVES) if n not in used), 2))
-        source = CHANNELS[step.channel][1] if what == "receive" and party == SERVER else 0
-        key = parties[party], what, argument, source, free
-        if key not in self._memo:
-            made = pickle.loads(self._parties[parties[party]].raw)
-            arguments: list[Any] = [] if argument is None else [argument]
-            if what == "receive":
-                arguments = [*([source] if party == SERVER else []), self._messages[argument][0]]
-            if party:
-                made.sessions.free = _Free(free)
-            try:
-                if what == "restart" and party:
-                    made.saved_free = free
-                sent = _restart(made, free) if what == "restart" and party else getattr(made, what)(*arguments)
-            except (Exception, AssertionError) as error:
-                self._fail(f"{type(error).__name__}: {error}", state, step)
-            if party:
-                made.sessions.free = ()
-            posted: list[list[int]] = [[] for _ in CHANNELS]
-            self._post(posted, party, sent)
-            pairs = tuple((channel, number) for channel, each in enumerate(posted) for number in each)
-            self._memo[key] = self._intern(made), pairs
-        parties[party], pairs = self._memo[key]
+        source = CHANNELS[step.channel][0] if what == "receive" else 0
+        key: Any = (parties[party], what, argument, source)
+        if (known := self._memo.get(key)) is None:
+            made = self._made(parties[party], what, argument, source, (), state, step)
+            if made is not None:
+                known = self._memo[key] = made
+            else:  # it draws a session, and which one depends on what is known elsewhere
+                free = self._free(parties, mail, party, what, argument)
+                if (known := self._memo.get((*key, free))) is None:
+                    known = self._made(parties[party], what, argument, source, free, state, step)
+                    assert known is not None
+                    self._memo[*key, free] = known
+        parties[party], pairs = known
         for channel, number in pairs:
             mail[channel].append(number)
+
+    def _made(
+        self, number: int, what: str, argument: Any, source: int, free: tuple[int, ...], state: State, step: Step
+    ) -> tuple[int, tuple[tuple[int, int], ...]] | None:
+        """A party after it has done something, and what it sends by channel; None if it needs free numbers."""
+        made = pickle.loads(self._parties[number].raw)
+        party = made.client if isinstance(made, Client) else SERVER
+        arguments: list[Any] = [] if argument is None else [argument]
+        if what == "receive":
+            arguments = [*([source] if party == SERVER else []), self._messages[argument][0]]
+        if party:
+            made.free = list(free)
+        try:
+            sent = getattr(made, what)(*arguments)
+        except NoneFree:
+            return None
+        except (Exception, AssertionError) as error:
+            self._fail(f"{type(error).__name__}: {error}", state, step)
+        if party:
+            made.free = []
+        posted: list[list[int]] = [[] for _ in CHANNELS]
+        self._post(posted, party, sent)
+        return self._intern(made), tuple((channel, each) for channel, some in enumerate(posted) for each in some)
+
+    def _free(self, parties: list[int], mail: list[list[int]], party: int, what: str, argument: Any) -> tuple[int, ...]:
+        """The smallest sessions of a client that nobody knows."""
+        used = set().union(*(self._parties[each].sessions for each in parties))
+        used.update(s for each in mail for number in each if (s := self._messages[number // 2][1]) is not None)
+        if what == "receive" and (session := self._messages[argument][1]) is not None:
+            used.add(session)
+        life = self._parties[parties[party]].facts["life"] + (what == "restart")
+        begin = SESSIONS * party + LIVES * (life - 1)
+        return tuple(itertools.islice((n for n in range(begin, begin + LIVES) if n not in used), 2))
 
     def _fail(self, why: str, state: State, last: Step | None = None) -> None:
         lines: list[str] = []
@@ -288,25 +316,9 @@ class Search:
         name = "server" if step.party == SERVER else f"client {step.party}"
         if step.channel < 0:
             return f"{name}: {step.what}{' and what is under way with it' if step.clear else ''}"
-        message, _ = self._messages[state.mail[step.channel][0]]
-        source = f"client {CHANNELS[step.channel][1]}" if step.party == SERVER else "server"
+        message, _ = self._messages[state.mail[step.channel][step.place] // 2]
+        source = f"client {CHANNELS[step.channel][0]}" if step.party == SERVER else "server"
         return f"{name}: {step.what} from {source}: {_short(message)}"
-
-
-def _restart(client: Any, free: tuple[int, ...]) -> Any:
-    client.begin()
-    client.sessions.free = _Free(free)
-    return client.do(client.talk.hello())
-
-
-class _Free:
-    """Numbers that are free."""
-
-    def __init__(self, numbers: tuple[int, ...]) -> None:
-        self._left = list(numbers)
-
-    def __next__(self) -> int:
-        return self._left.pop(0)
 
 
 def _short(message: m.Message) -> str:
@@ -327,7 +339,7 @@ def _facts(party: Any) -> dict[str, Any]:
     if isinstance(party, Server):
         return {"done": party.talk.done, "due": party.talk.due(), "label": party.label_is_due}
     happens = party.play.announced and party.happened < len(party.play.events(party.client))
-    return {"happens": happens, "life": party.life}
+    return {"happen": happens, "life": party.life}
 
 
 _CONSTANT = {"play", "terms", "expected", "rule", "_HANDLERS", "schema"}
@@ -368,47 +380,53 @@ def _flat(value: Any, seen: dict[int, int], numbers: set[int]) -> Iterator[Any]:
         yield type(value).__name__
 
 
-A, B, C = (1, 2), (1,), (2,)
+BOTH, ONE, OTHER = (1, 2), (1,), (2,)
+SMALL = [
+    *(Play(labels, (BOTH, BOTH), 2) for labels in ("at once", "told", "fresh", "stored")),
+    *(Play(labels, (ONE, OTHER), 1, losses=1) for labels in ("at once", "told", "fresh", "stored")),
+    *(Play(labels, (BOTH,), 2, overtakes=1, hurries=1) for labels in ("told", "fresh", "stored")),
+    Play("at once", (BOTH, BOTH), 2, announced=False, losses=1),
+    Play("fresh", (BOTH, ONE), 2, announced=False),
+]
+"""They take seconds together."""
+LARGE = [
+    *(Play(labels, (BOTH, BOTH, BOTH), n) for labels in ("at once", "told", "fresh", "stored") for n in (1, 2, 3)),
+    *(Play(labels, (BOTH, ONE, OTHER), 2) for labels in ("at once", "told", "fresh", "stored")),
+    *(Play(labels, (BOTH, ONE), 2, losses=1, overtakes=1) for labels in ("at once", "told", "fresh", "stored")),
+    *(Play(labels, (BOTH,), 2, restarts=1) for labels in ("at once", "told", "fresh", "stored")),
+    *(Play(labels, (BOTH,), 1, restarts=1, saves=1) for labels in ("at once", "told", "fresh", "stored")),
+]
+MOST = 300_000
+"""States of one play at most."""
 
 
 def main() -> None:
-    """Goes through what is asked for."""
+    """Go through small federations, or through one that is described."""
     reader = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    reader.add_argument("--labels", default="fresh")
-    reader.add_argument("--events", type=int, default=3)
-    reader.add_argument("--touched", default="")
+    reader.add_argument("--labels", choices=["at once", "told", "fresh", "stored"], help="this one alone")
+    reader.add_argument("--touched", default="12,12", help="the clients that each event activates, such as 12,1,2")
     reader.add_argument("--in-flight", type=int, default=2)
-    reader.add_argument("--losses", type=int, default=0)
-    reader.add_argument("--restarts", type=int, default=0)
-    reader.add_argument("--saves", type=int, default=0)
-    reader.add_argument("--hurries", type=int, default=0)
-    reader.add_argument("--unannounced", action="store_true")
-    reader.add_argument("--most", type=int, default=0)
+    reader.add_argument("--unannounced", action="store_true", help="clients announce no events")
+    for name in ("losses", "overtakes", "restarts", "saves", "hurries"):
+        reader.add_argument(f"--{name}", type=int, default=0)
+    reader.add_argument("--most", type=int, default=MOST, help="states of one play; 0 is no end")
     given = reader.parse_args()
-    touched = (
-        tuple(tuple(map(int, each)) for each in given.touched.split(","))
-        if given.touched
-        else (A, A, A)[: given.events]
-    )
-    play = Play(
-        given.labels,
-        touched,
-        given.in_flight,
-        not given.unannounced,
-        given.losses,
-        given.restarts,
-        given.saves,
-        given.hurries,
-    )
-    begin = time.perf_counter()
-    search = Search(play, given.most)
-    try:
-        search.run()
-    except Broken as error:
-        sys.exit(str(error))
-    print(
-        f"{len(search.came):,} states, {search.ends:,} ends, {len(search._parties):,} parties, {len(search._memo):,} calls, {time.perf_counter() - begin:.1f} s, whole: {search.whole}"
-    )
+    plays = [*SMALL, *LARGE]
+    if given.labels is not None:
+        touched = tuple(tuple(map(int, each)) for each in given.touched.split(","))
+        faults = {name: getattr(given, name) for name in ("losses", "overtakes", "restarts", "saves", "hurries")}
+        plays = [Play(given.labels, touched, given.in_flight, not given.unannounced, **faults)]
+    for play in plays:
+        begin = time.perf_counter()
+        search = Search(play, given.most)
+        search.tells = True
+        print(play, flush=True)
+        try:
+            search.run()
+        except Broken as error:
+            sys.exit(str(error))
+        end = "all" if search.whole else "no more were looked at"
+        print(f"  {len(search.came):,} states ({end}), {time.perf_counter() - begin:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

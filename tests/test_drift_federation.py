@@ -96,6 +96,24 @@ def test_the_same_bits_where_parties_die(detect, seed, every_error):
     assert found == expected
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "detect",
+    [
+        Detect("PageHinkley", on_drift="reset", every=2, options={"threshold": 1.5, "min_instances": 5}),
+        Detect("ADWIN", on_drift="boost", boost=1.5, boost_rounds=4, every=4, options={"delta": 0.9}),
+    ],
+    ids=["reset", "boost"],
+)
+def test_what_a_detector_has_seen_survives_the_server(detect, seed):
+    setting = Setting(DLR, ab.Random(0.4), rounds=150, detect=detect)
+    world = Chaos(setting, seed, kills=15, every=40)
+    world.run()
+    assert 0 in world.deaths
+    assert setting.simulated().detections
+    check_same(setting, world, world.predictions)
+
+
 @pytest.mark.parametrize("stored", [False, True], ids=["fresh", "stored"])
 @pytest.mark.parametrize("detect", [RESET, BOOST], ids=["reset", "boost"])
 def test_the_same_bits_where_labels_come_late(detect, stored, every_error):
@@ -174,12 +192,15 @@ def test_a_round_that_begins_twice_begins_alike():
     ],
     ids=["reset", "boost"],
 )
-def test_what_follows_is_the_simulators_where_a_client_is_killed(tmp_path, detect):
-    """The detector is the server's alone, so the death of a client leaves it as it is."""
+def test_what_follows_is_the_simulators_where_parties_are_killed(tmp_path, detect):
+    """The detector has seen 600 of 700 rounds when the server dies."""
     once = {"detector": "DummyDriftDetector", "options": {"t_0": 700}}
     run = write_run(tmp_path / "data", clients=2, rounds=1500, detect=detect | once)
     with RealFederation(tmp_path / "fed", run) as federation:
         federation.start(*federation.names)
+        federation.wait_for_rounds(600)
+        federation.kill("server")
+        federation.start("server")
         federation.wait_for_rounds(750)
         federation.kill("client-1")
         federation.start("client-1")
