@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test bench bench-net chaos fuzz interleavings docs clean help
+.PHONY: demo test bench bench-net chaos fuzz interleavings test-hostile docs clean help
 
 help:
 	@echo "make demo    train on the i-MNIST stream: 200,000 rounds, under a minute"
@@ -14,6 +14,7 @@ help:
 	@echo "make chaos   kill a federation's processes a hundred times; the result must be the same bytes"
 	@echo "make fuzz    throw a million inputs at the decoder, and plays at the conversation"
 	@echo "make interleavings  go through everything that can happen in small federations; minutes"
+	@echo "make test-hostile   kill parties at bad moments, with every feature on in turn; minutes"
 	@echo "make docs    build the documentation into site/"
 	@echo "make clean   remove the virtual environment and everything built"
 
@@ -49,6 +50,10 @@ fuzz: $(VENV)/fuzz.stamp
 # One alone, such as INTERLEAVINGS="--labels fresh --touched 12,1 --in-flight 3 --losses 1 --most 0".
 interleavings: $(VENV)/test.stamp
 	$(BIN)/python tests/interleavings.py $(INTERLEAVINGS)
+
+# Such as HOSTILE="--seed 7 --kills 20 --only detect".
+test-hostile: $(VENV)/test.stamp
+	$(BIN)/python benchmarks/hostile.py $(HOSTILE)
 
 docs: $(VENV)/test.stamp
 	$(BIN)/mkdocs build --strict
