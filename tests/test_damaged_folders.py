@@ -138,17 +138,19 @@ def test_what_is_not_needed_may_be_damaged(federation: RealFederation) -> None:
 def test_a_seal(tmp_path: Path) -> None:
     """A party that was killed before its first checkpoint was there begins; one that has lost its second does not."""
     sqlite3.connect(tmp_path / "a.sqlite").close()
-    (tmp_path / "anew.sqlite").write_bytes(b"")
-    check_seals(tmp_path, None)
-    first = seal(tmp_path, ["anew.sqlite"])
+    (tmp_path / "somebodys.sqlite").write_bytes(b"")
+    names = ["a.sqlite", "b.sqlite"]
+    check_seals(tmp_path, None, names)
+    first = seal(tmp_path, names)
     assert [*first] == ["a.sqlite"]
-    check_seals(tmp_path, None)
-    second = seal(tmp_path, ["anew.sqlite"])
+    check_seals(tmp_path, None, names)
+    second = seal(tmp_path, names)
     for seals in (first, second):
-        check_seals(tmp_path, seals)
+        check_seals(tmp_path, seals, names)
+    assert (tmp_path / "somebodys.sqlite").read_bytes() == b""
     with pytest.raises(CheckpointError, match="a checkpoint that is gone"):
-        check_seals(tmp_path, None)
+        check_seals(tmp_path, None, names)
     with pytest.raises(CheckpointError, match="older than the checkpoint"):
-        check_seals(tmp_path, {"a.sqlite": [second["a.sqlite"][0], 3]})
+        check_seals(tmp_path, {"a.sqlite": [second["a.sqlite"][0], 3]}, names)
     with pytest.raises(CheckpointError, match="deleted or is of another"):
-        check_seals(tmp_path, {"b.sqlite": ["x", 1]})
+        check_seals(tmp_path, {"b.sqlite": ["x", 1]}, names)

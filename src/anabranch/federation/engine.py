@@ -39,8 +39,8 @@ OFTEN = 5
 """So many of these are logged before those that follow soon wait."""
 OLD = "old session"
 """A note of what a restart brings about, or somebody who gives again what he has read: it is in the log too."""
-ANEW = ("entities.sqlite",)
-"""Files of a party's folder that are made anew if they are gone."""
+SEALED = ("waiting.sqlite", "inputs.sqlite", "cursor.sqlite")
+"""Files of a party's folder that hold what no other has, and that a checkpoint goes with."""
 QUIET = {"late", "twice", "stale"}
 """Notes of what the network does now and then: they are counted, and logged where one looks closely."""
 
@@ -152,7 +152,7 @@ class Engine(ABC):
         """
         found = checkpoint.load(self.folder)
         self._begins = found is None
-        check_seals(self.folder.parent, None if found is None else found.state.get("seals", {}), ANEW)
+        check_seals(self.folder.parent, None if found is None else found.state.get("seals", {}), SEALED)
         if found is None:
             return None
         for text in found.damaged:
@@ -303,7 +303,7 @@ class Engine(ABC):
         self._saved(values)
 
     def _write_sealed(self, arrays: dict[str, Any], values: dict[str, Any]) -> None:
-        seals = seal(self.folder.parent, ANEW)
+        seals = seal(self.folder.parent, SEALED)
         checkpoint.save(self.folder, arrays, values | {"seals": seals})
 
     def _knows(self, client: int) -> bool:

@@ -28,20 +28,20 @@ _BUSY = 30.0
 """Seconds to wait for the party, which writes into the same files."""
 
 
-def seal(folder: Path, but: Collection[str] = ()) -> Seals:
-    """Seal every SQLite file of a folder once more, and return the seals. The disk has all of each file then.
+def seal(folder: Path, names: Collection[str]) -> Seals:
+    """Seal files of a folder once more, and return the seals. The disk has all of each file then.
 
     Args:
         folder: of a party.
-        but: the names of files that can be made anew.
+        names: of the files; those that are not there have no seal.
 
     Raises:
         CheckpointError: if a file is damaged.
         OutputError: if a file cannot be written.
     """
     seals: Seals = {}
-    for path in sorted(folder.glob("*.sqlite")):
-        if path.name not in but:
+    for path in (folder / name for name in names):
+        if path.exists():
             with naming(path), closing(sqlite3.connect(path, timeout=_BUSY, isolation_level=None)) as database:
                 database.execute("PRAGMA synchronous = FULL")
                 database.execute(_TABLE)
@@ -50,13 +50,13 @@ def seal(folder: Path, but: Collection[str] = ()) -> Seals:
     return seals
 
 
-def check_seals(folder: Path, seals: Seals | None, but: Collection[str] = ()) -> None:
+def check_seals(folder: Path, seals: Seals | None, names: Collection[str]) -> None:
     """Check that the files of a folder are those of its checkpoint, or of no checkpoint yet.
 
     Args:
         folder: of a party.
         seals: of its checkpoint; None if it has none.
-        but: as `seal` was given it.
+        names: as `seal` was given them.
 
     Raises:
         CheckpointError: if one is not.
@@ -74,13 +74,12 @@ def check_seals(folder: Path, seals: Seals | None, but: Collection[str] = ()) ->
                 f"{path} is older than the checkpoint beside it: what was kept in it since is lost. Put back a copy of "
                 "the whole folder, or name another folder to begin anew"
             )
-    if seals is None:
-        for path in sorted(folder.glob("*.sqlite")):
-            if path.name not in but and (found := _read_file(path)) is not None and found[1] > 1:
-                raise CheckpointError(
-                    f"{path} goes with a checkpoint that is gone: put back a copy of the whole folder, or name another "
-                    "folder to begin anew"
-                )
+    for path in (folder / name for name in names if seals is None):
+        if (found := _read_file(path)) is not None and found[1] > 1:
+            raise CheckpointError(
+                f"{path} goes with a checkpoint that is gone: put back a copy of the whole folder, or name another "
+                "folder to begin anew"
+            )
 
 
 def _read_file(path: Path) -> tuple[str, int] | None:

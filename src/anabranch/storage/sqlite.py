@@ -63,7 +63,7 @@ def naming(path: Path) -> Iterator[None]:
         raise OutputError(f"{path}: cannot be used ({error})") from error
     except sqlite3.DatabaseError as error:
         raise CheckpointError(
-            f"{path}: is damaged ({error}): put back a copy, or move it away to begin without what was kept in it"
+            f"{path}: is damaged ({error}): put back a copy of the whole folder, or name another folder to begin anew"
         ) from error
     except OSError as error:
         raise OutputError(f"{path}: cannot be used ({error.strerror or error})") from error
