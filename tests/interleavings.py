@@ -384,7 +384,7 @@ BOTH, ONE, OTHER = (1, 2), (1,), (2,)
 SMALL = [
     *(Play(labels, (BOTH, BOTH), 2) for labels in ("at once", "told", "fresh", "stored")),
     *(Play(labels, (ONE, OTHER), 1, losses=1) for labels in ("at once", "told", "fresh", "stored")),
-    *(Play(labels, (BOTH,), 2, overtakes=1, hurries=1) for labels in ("told", "fresh", "stored")),
+    *(Play(labels, (BOTH,), 2, losses=1, overtakes=1) for labels in ("told", "fresh", "stored")),
     Play("at once", (BOTH, BOTH), 2, announced=False, losses=1),
     Play("fresh", (BOTH, ONE), 2, announced=False),
 ]
@@ -394,9 +394,10 @@ LARGE = [
     *(Play(labels, (BOTH, ONE, OTHER), 2) for labels in ("at once", "told", "fresh", "stored")),
     *(Play(labels, (BOTH, ONE), 2, losses=1, overtakes=1) for labels in ("at once", "told", "fresh", "stored")),
     *(Play(labels, (BOTH,), 2, restarts=1) for labels in ("at once", "told", "fresh", "stored")),
+    *(Play(labels, (BOTH,), 2, overtakes=1, hurries=1) for labels in ("at once", "told", "fresh", "stored")),
     *(Play(labels, (BOTH,), 1, restarts=1, saves=1) for labels in ("at once", "told", "fresh", "stored")),
 ]
-MOST = 300_000
+MOST = 100_000
 """States of one play at most."""
 
 

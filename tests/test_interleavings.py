@@ -25,4 +25,4 @@ def test_the_search_finds_an_embedding_whose_step_is_gone(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(ServerConversation, "_takes_announced", takes)
     with pytest.raises(Broken, match="the same comes again and again"):
-        Search(Play("fresh", ((1, 2), (1, 2)), 2)).run()
+        Search(Play("fresh", ((1,), (1, 2)), 2)).run()
