@@ -162,8 +162,8 @@ class Federation:
                 process.kill()
                 process.wait()
         for name in self.names:
-            content = (self.folder / f"state-{name}" / "model.safetensors").read_bytes()
-            outcome.models[name] = hashlib.sha256(content).hexdigest()
+            newest = max((self.folder / f"state-{name}" / "checkpoints").glob("*.safetensors"))
+            outcome.models[name] = _digest(newest.read_bytes())
         told = self.said[SERVER]
         kept = ("rounds", "labels", "drifts", *(("run_time_error", "accumulated_error") if self.play.exact else ()))
         outcome.totals = {name: told[name] for name in kept}
@@ -188,6 +188,18 @@ class Federation:
     def _files(self) -> int:
         """The highest number of a checkpoint."""
         return max((int(each.stem[-6:]) for each in self.folder.glob("state-*/checkpoints/*.json")), default=0)
+
+
+def _digest(safetensors: bytes) -> str:
+    """A digest of the parameters and the totals in a checkpoint, not of what is kept for others until they have it."""
+    size = int.from_bytes(safetensors[:8], "little")
+    head, data = json.loads(safetensors[8 : 8 + size]), safetensors[8 + size :]
+    digest = hashlib.sha256()
+    for name in sorted(head):
+        if not name.startswith(("__metadata__", "talk/client ", "pending/")):
+            begin, end = head[name]["data_offsets"]
+            digest.update(name.encode() + data[begin:end])
+    return digest.hexdigest()
 
 
 def _find(name: str) -> str:
