@@ -32,6 +32,8 @@ from typing import Any
 BIN = Path(sys.executable).parent
 PATIENCE = 300.0
 """Seconds without a new round after which a federation does not go on by itself."""
+GOODBYES = 20.0
+"""Seconds that clients have to leave once the server has."""
 SERVER, CLIENTS = "server", ["client-1", "client-2"]
 
 
@@ -156,7 +158,8 @@ class Federation:
                 victims = dice.sample(["broker", *alive], 1 + (dice.random() < 0.25))
                 self.kill(victims)
                 outcome.kills += len(victims)
-            self.until(lambda: False)
+            self.until(lambda: self.processes[SERVER].poll() == 0)
+            self._let_go()
         finally:
             for process in self.processes.values():
                 process.kill()
@@ -170,6 +173,17 @@ class Federation:
         if told["labels"]:  # which of them came before their events depends on who was quicker
             outcome.totals["labels"] = {k: n for k, n in told["labels"].items() if k not in ("early", "without event")}
         return outcome
+
+    def _let_go(self) -> None:
+        """End the clients that were killed after the server had their goodbyes: it has left, and they wait for it."""
+        end = time.monotonic() + GOODBYES
+        while any(self.processes[name].poll() is None for name in CLIENTS) and time.monotonic() < end:
+            time.sleep(0.05)
+        for name in CLIENTS:
+            if self.processes[name].poll() is None:
+                self.processes[name].send_signal(signal.SIGINT)
+            if code := self.processes[name].wait(PATIENCE):
+                raise SystemExit(f"{name} has ended with {code}: {self.last_words(name)}")
 
     def _wait_for_a_moment(self, left: int, dice: random.Random) -> bool:
         """Wait for a bad moment; return whether it came before the end."""

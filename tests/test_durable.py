@@ -40,8 +40,9 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
     connect = sqlite3.connect
 
     def recorded(path: Path, **options: Any) -> sqlite3.Connection:
-        opened[path.name] = connect(path, **options)
-        return opened[path.name]
+        connection = connect(path, **options)
+        opened.setdefault(path.name, connection)  # who looks at its seal later closes it again
+        return connection
 
     def of(name: str) -> int:
         assert opened[name].execute("PRAGMA journal_mode").fetchone() == ("wal",)
