@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from anabranch.cli.common import STOPPED, errors, loading
+from anabranch.cli.common import STOPPED, errors, import_jax, private_files
 from anabranch.errors import AnabranchError
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The party's file.", show_default=False)]
@@ -41,8 +41,10 @@ def client(file: FileArgument, as_json: JsonOption = False, with_parent: ParentO
 
 def _run(file: Path, *, server: bool, as_json: bool, with_parent: int | None) -> None:
     notes = Console(stderr=True)
-    with errors(notes), loading("Note: left", 0):  # as it ends where it is stopped later
+    with errors(notes), private_files():
         from anabranch.display import note
+
+        import_jax(notes)
         from anabranch.federation.logs import structured
         from anabranch.parties import run_party as serve
 

@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from anabranch.cli.common import (
-    INTERRUPTED,
-    STOPPED,
-    TERMINATED,
-    DataDirOption,
-    SetOption,
-    SourceArgument,
-    errors,
-    loading,
-)
+from anabranch.cli.common import STOPPED, DataDirOption, SetOption, SourceArgument, errors, import_jax, private_files
+from anabranch.interrupt import INTERRUPTED, TERMINATED, calling, cleaning
 
 if TYPE_CHECKING:
     from anabranch.config.load import Source
@@ -64,7 +56,7 @@ def up(
     Exit codes: 0 done; 2 something is wrong; 3 training could not go on; 130 Ctrl-C; 143 SIGTERM.
     """
     notes = Console(stderr=True)
-    with errors(notes), loading():
+    with errors(notes), private_files():
         from anabranch.config.load import Override, find_source, load, parse_override
 
         found = find_source(source)
@@ -120,9 +112,11 @@ def _up(
 ) -> int:
     from anabranch import display
     from anabranch.errors import AnabranchError
+    from anabranch.simulation import output
+
+    import_jax(notes)
     from anabranch.parties import assemble
     from anabranch.parties.local_federation import LOG, RUN, LocalFederation, collect
-    from anabranch.simulation import output
 
     begun = out is not None and (out / RUN).exists()
     folder = output.prepare(out, f"{source.name}-federation", force=begun or None)
@@ -130,7 +124,7 @@ def _up(
     goes_on = f"the same command with --out {folder.path} goes on"
     federation = None
     try:
-        with display.notices(notes):
+        with cleaning(folder.discard), display.notices(notes):
             run = assemble.replay(config)
         federation = LocalFederation(config, folder.path, run.clients, pace, url=nats, federation=name)
         code, timed, pressed = asyncio.run(_watch(federation, config.rounds, notes, quiet=quiet))
@@ -168,11 +162,15 @@ async def _watch(
     from anabranch.cli.federation_table import Rates, table
 
     pressed: asyncio.Queue[int] = asyncio.Queue()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, pressed.put_nowait, number)
+    loop = asyncio.get_running_loop()
+
+    def press(number: int) -> None:
+        loop.call_soon_threadsafe(pressed.put_nowait, number)
+
     rates = Rates()
     shown: list[dict[str, Any]] = []
-    with Live(console=notes, refresh_per_second=4, transient=True) if not quiet else _Nothing() as live:
+    shows = Live(console=notes, refresh_per_second=4, transient=True) if not quiet else _Nothing()
+    with calling(press), shows as live:
 
         def tell() -> None:
             if federation.status and (not shown or shown[-1] is not federation.status):

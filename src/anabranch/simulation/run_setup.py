@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from anabranch.checks import plain, whole
 from anabranch.core.activation import Activation, Mask
+from anabranch.core.compiling import check_devices
 from anabranch.core.models import Group, SplitModel
 from anabranch.core.party import Rule
 from anabranch.core.random_keys import SEEDS
@@ -135,6 +136,7 @@ def prepare(
         ConfigError: where a setting is out of range.
         ModelError: where the model does not fit the stream.
     """
+    check_devices()
     for name, value, kind in (
         ("model", model, SplitModel),
         ("stream", stream, Stream),
