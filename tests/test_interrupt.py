@@ -22,6 +22,8 @@ def test_a_command_takes_sigterm_like_ctrl_c() -> None:
             assert (ctrl_c.pressed, ctrl_c.problem) == (2, Terminated)
             with pytest.raises(Terminated), ctrl_c.at_once():
                 pytest.fail("the press before was forgotten")
+            signal.raise_signal(signal.SIGTERM)  # after the last look
+        signal.raise_signal(signal.SIGINT)  # between two that count
         with Interruptible() as later:
             assert later.pressed == 2
     assert signal.getsignal(signal.SIGTERM) is usual

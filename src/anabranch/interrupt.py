@@ -11,8 +11,9 @@ of a command        ends the process at once with one line and the command's exi
 `held`              waits until a file is written
 ==================  ==========================================================================================
 
-The innermost reaction holds. The third press ends a command at once, whatever the reaction is. Outside a command only
-Ctrl-C is taken, and only where Python's own handler is set. Outside the main thread nothing changes.
+The innermost reaction holds. The third press that nobody has seen ends a command at once, whatever the reaction is.
+Outside a command only Ctrl-C is taken, and only where Python's own handler is set. Outside the main thread nothing
+changes.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ OF_A_PARTY = Ending("Note: left", {signal.SIGINT: 0, signal.SIGTERM: 0})
 
 _reactions: list[Reaction] = []
 _presses: list[int] = []
+_seen = 0
+"""The number of presses that the command has noticed."""
 _cleanings: list[Callable[[], None]] = []
 _ending: Ending | None = None
 _keeps = False
@@ -83,7 +86,7 @@ def finish() -> bool:
 @contextmanager
 def command() -> Iterator[None]:
     """Within it, presses are a command's; for one that is called from Python, which `begin` was not called for."""
-    global _ending, _keeps
+    global _ending, _keeps, _seen
     if _ending is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -92,7 +95,7 @@ def command() -> Iterator[None]:
         with _reacting(_of_command, _ALL):
             yield
     finally:
-        _ending, _keeps = None, False
+        _ending, _keeps, _seen = None, False, 0
         _presses.clear()
 
 
@@ -109,7 +112,7 @@ def cleaning(clean: Callable[[], None]) -> Iterator[None]:
 class Interruptible:
     """While it is entered, a press is only counted, and no sooner than the third raises KeyboardInterrupt.
 
-    In a command, those before and after count too, from the first `Interruptible` on.
+    In a command, those before it count too that nobody has seen.
     """
 
     def __init__(self) -> None:
@@ -118,8 +121,12 @@ class Interruptible:
 
     @property
     def pressed(self) -> int:
-        """The number of presses."""
-        return 0 if self._first is None else len(_presses) - self._first
+        """The number of presses; they are seen now."""
+        global _seen
+        if self._first is None:
+            return 0
+        _seen = len(_presses)
+        return _seen - self._first
 
     @property
     def problem(self) -> type[KeyboardInterrupt]:
@@ -129,7 +136,7 @@ class Interruptible:
     def __enter__(self) -> Interruptible:
         if threading.current_thread() is threading.main_thread():
             _keep()
-            self._first = len(_presses) if _ending is None else 0
+            self._first = len(_presses) if _ending is None else _seen
         self._within.__enter__()
         return self
 
@@ -145,7 +152,7 @@ class Interruptible:
             yield
 
     def _count(self, number: int) -> None:
-        if self.pressed >= MOST:
+        if self._first is not None and len(_presses) - self._first >= MOST:
             raise _problem(number)
 
 
@@ -184,7 +191,7 @@ def blocked() -> Iterator[None]:
 
 def _handle(number: int, frame: FrameType | None) -> None:
     _presses.append(number)
-    if _ending is not None and len(_presses) >= MOST:
+    if _ending is not None and len(_presses) - _seen >= MOST:
         _end(_ending, number)
     _reactions[-1](number)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from rich.console import Console
 from anabranch.environment import wrong_variable
 from anabranch.errors import AnabranchError
 from anabranch.interrupt import INTERRUPTED, NO_RESULT, TERMINATED, Terminated, command
+from anabranch.notes import error, note
 
 WRONG, STOPPED = 2, 3
 """Exit codes: something was wrong before training; training stopped at an error."""
@@ -61,8 +63,8 @@ def errors(notes: Console) -> Iterator[None]:
         interrupted = isinstance(problem, KeyboardInterrupt)
         _say(notes, NO_RESULT if interrupted else str(problem))
         raise typer.Exit(interrupted_code(problem) if interrupted else WRONG) from None
-    except ValueError as problem:
-        if (wrong := wrong_variable(problem)) is None:
+    except (AssertionError, RuntimeError, ValueError) as problem:
+        if (wrong := _of_jax(problem)) is None:
             raise
         _say(notes, str(wrong))
         raise typer.Exit(WRONG) from None
@@ -91,8 +93,6 @@ def import_jax(notes: Console) -> None:
     from anabranch.environment import keep_programs
 
     if (why := keep_programs()) is not None:
-        from anabranch.display import note
-
         note(notes, why)
 
 
@@ -101,9 +101,21 @@ def interrupted_code(problem: BaseException) -> int:
     return TERMINATED if isinstance(problem, Terminated) or getattr(problem, "terminated", False) else INTERRUPTED
 
 
-def _say(notes: Console, text: str) -> None:
-    from anabranch.display import error
+def _of_jax(problem: Exception) -> AnabranchError | None:
+    """What keeps JAX from beginning, where that is why a command has failed."""
+    if isinstance(problem, ValueError):
+        return wrong_variable(problem)
+    if "jax" in sys.modules:
+        from anabranch.core.compiling import check_devices
 
+        try:
+            check_devices()
+        except AnabranchError as wrong:
+            return wrong
+    return None
+
+
+def _say(notes: Console, text: str) -> None:
     try:
         error(notes, text)
     except OSError:  # where stderr is a file on a full disk; the exit code still says it

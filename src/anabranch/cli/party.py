@@ -11,6 +11,7 @@ from rich.console import Console
 
 from anabranch.cli.common import STOPPED, errors, import_jax, private_files
 from anabranch.errors import AnabranchError
+from anabranch.notes import note
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The party's file.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the party's status to stdout, a line twice a second.")]
@@ -42,8 +43,6 @@ def client(file: FileArgument, as_json: JsonOption = False, with_parent: ParentO
 def _run(file: Path, *, server: bool, as_json: bool, with_parent: int | None) -> None:
     notes = Console(stderr=True)
     with errors(notes), private_files():
-        from anabranch.display import note
-
         import_jax(notes)
         from anabranch.federation.logs import structured
         from anabranch.parties import run_party as serve
