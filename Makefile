@@ -1,8 +1,8 @@
-# `make demo` and `make test` need Python 3.11 or later and nothing else.
+# `make demo` and `make test` need Python 3.11 or later, on Linux or macOS, and nothing else.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: demo test bench bench-net chaos fuzz docs clean help
 
@@ -55,9 +55,10 @@ clean:
 $(VENV)/run.stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Anabranch needs Python 3.11 or later; this is `$(PYTHON) --version`. Try: make PYTHON=python3.12 ..."; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing Anabranch into $(VENV) ..."
-	@$(PIP) --editable .
+	@test -x $(BIN)/python || { echo "1 of 3: making the virtual environment $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "2 of 3: installing Anabranch and what it needs into $(VENV), about 700 MB; it takes a minute or some"
+	@$(PIP) --editable '.[local]'
+	@echo "3 of 3: done. To use the command anabranch in this shell: source $(BIN)/activate"
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/run.stamp
