@@ -398,6 +398,9 @@ def test_a_client_with_a_database_that_is_killed_goes_on_and_loses_nothing(tmp_p
     assert (counts["happened"], counts["learnt"]) == (150, 150)
     assert server.ledger.activations.tolist() == [150, 0]
     assert "Traceback" not in (tmp_path / "bank.log").read_text()
+    for name in ("bank", "server"):
+        state = tmp_path / f"state-{name}"
+        assert not open_to_others(state, but=() if name == "bank" else [state])  # which this test has made
 
 
 def test_a_database_that_starts_after_its_party_is_waited_for(tmp_path: Path) -> None:
