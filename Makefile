@@ -56,7 +56,7 @@ $(VENV)/run.stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Anabranch needs Python 3.11 or later; this is `$(PYTHON) --version`. Try: make PYTHON=python3.12 ..."; exit 1; }
 	@test -x $(BIN)/python || { echo "1 of 3: making the virtual environment $(VENV)"; $(PYTHON) -m venv $(VENV); }
-	@echo "2 of 3: installing Anabranch and what it needs into $(VENV), about 700 MB; it takes a minute or some"
+	@echo "2 of 3: installing Anabranch and what it needs into $(VENV), 1.2 GB: a minute or some"
 	@$(PIP) --editable '.[local]'
 	@echo "3 of 3: done. To use the command anabranch in this shell: source $(BIN)/activate"
 	@touch $@

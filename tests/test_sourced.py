@@ -54,6 +54,7 @@ from federations import sent
 from forks import Forked
 from message_brokers import message_broker
 from patience import until
+from private import open_to_others
 from source_playing import play, run
 
 UPDATE = {"name": "DLR", "window": 2, "decay": 0.5}
