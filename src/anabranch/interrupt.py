@@ -152,7 +152,7 @@ class Interruptible:
             yield
 
     def _count(self, number: int) -> None:
-        if self._first is not None and len(_presses) - self._first >= MOST:
+        if _ending is None and self._first is not None and len(_presses) - self._first >= MOST:
             raise _problem(number)
 
 

@@ -15,6 +15,8 @@ from anabranch.cli.common import STOPPED, DataDirOption, SetOption, SourceArgume
 from anabranch.interrupt import INTERRUPTED, TERMINATED, calling, cleaning
 
 if TYPE_CHECKING:
+    from rich.live import Live
+
     from anabranch.config.load import Source
     from anabranch.config.run import Config
     from anabranch.parties.assemble import Pace
@@ -156,8 +158,6 @@ async def _watch(
     federation: LocalFederation, rounds: int | None, notes: Console, *, quiet: bool
 ) -> tuple[int, tuple[float, int], int | None]:
     """Run it with a live table; return the exit code, the seconds of how many rounds, and which signal ended it."""
-    from rich.live import Live
-
     from anabranch import display
     from anabranch.cli.federation_table import Rates, table
 
@@ -169,16 +169,17 @@ async def _watch(
 
     rates = Rates()
     shown: list[dict[str, Any]] = []
-    shows = Live(console=notes, refresh_per_second=4, transient=True) if not quiet else _Nothing()
-    with calling(press), shows as live:
+    with calling(press), _shows(notes, quiet=quiet) as live:
 
         def tell() -> None:
-            if federation.status and (not shown or shown[-1] is not federation.status):
+            if not federation.status:
+                live.update(_starting(federation))
+            elif not shown or shown[-1] is not federation.status:
                 shown[:] = [federation.status]
                 rates.add(federation.parties[0].told_at, federation.status["rounds"])
                 live.update(table(federation.status, rounds, rates))
 
-        live.update(f"starting {len(federation.parties)} processes in {federation.folder}")
+        live.update(_starting(federation))
         async with federation:
             waiting = asyncio.ensure_future(federation.wait(tell, lambda text: display.note(notes, text)))
             first = asyncio.ensure_future(pressed.get())
@@ -190,14 +191,37 @@ async def _watch(
             return await waiting, (rates.seconds, rates.rounds), first.result()
 
 
-class _Nothing:
-    """Shows nothing."""
+def _starting(federation: LocalFederation) -> str:
+    """What is waited for before the server has something to report."""
+    waiting = [party.name for party in federation.parties if not party.status]
+    if len(waiting) == len(federation.parties):
+        return f"starting a broker and {len(waiting)} processes in {federation.folder}; the first start compiles"
+    return f"waiting for {', '.join(waiting)}"
 
-    def __enter__(self) -> _Nothing:
+
+def _shows(console: Console, *, quiet: bool) -> Live | _Lines:
+    """Return a live table on a terminal, lines elsewhere."""
+    from rich.live import Live
+
+    if console.is_terminal and not quiet:
+        return Live(console=console, refresh_per_second=4, transient=True)
+    return _Lines(console, quiet=quiet)
+
+
+class _Lines:
+    """Prints each text once, and no table; nothing where it should be quiet."""
+
+    def __init__(self, console: Console, *, quiet: bool) -> None:
+        self._console, self._quiet, self._last = console, quiet, ""
+
+    def __enter__(self) -> _Lines:
         return self
 
     def __exit__(self, *_: object) -> None:
         return None
 
-    def update(self, _: object) -> None:
-        """Nothing."""
+    def update(self, shown: object) -> None:
+        """Print the text, where it is another one."""
+        if isinstance(shown, str) and shown != self._last and not self._quiet:
+            self._last = shown
+            self._console.print(shown, soft_wrap=True, highlight=False)
