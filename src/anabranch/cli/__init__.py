@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -45,6 +46,7 @@ def _about(
 
 def main() -> None:
     """The command ``anabranch``."""
+    os.environ.pop("MPLBACKEND", None)  # pictures go to files; a wrong one would keep Matplotlib from being imported
     for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a sign shows another, and nothing breaks
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
