@@ -90,13 +90,12 @@ def command() -> Iterator[None]:
     if _ending is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    _ending = OF_A_COMMAND
+    _ending, _seen = OF_A_COMMAND, len(_presses)
     try:
         with _reacting(_of_command, _ALL):
             yield
     finally:
-        _ending, _keeps, _seen = None, False, 0
-        _presses.clear()
+        _ending, _keeps = None, False
 
 
 @contextmanager
