@@ -44,13 +44,15 @@ def _run(file: Path, *, server: bool, as_json: bool, with_parent: int | None) ->
     notes = Console(stderr=True)
     with errors(notes), private_files():
         import_jax(notes)
+        from anabranch.display import notices
         from anabranch.federation.logs import structured
         from anabranch.parties import run_party as serve
 
         structured(logging.INFO)
         report = serve.print_json if as_json else None
         try:
-            stop = serve.serve(file, server=server, report=report, with_parent=with_parent)
+            with notices(notes):
+                stop = serve.serve(file, server=server, report=report, with_parent=with_parent)
         except AnabranchError as error:
             if as_json:
                 serve.print_json({"error": str(error)})
