@@ -33,7 +33,11 @@ def test_the_cache_is_the_folder_that_is_named(tmp_path: Path, monkeypatch: pyte
     assert environment.keep_programs() is None
 
 
-@pytest.mark.parametrize("home", ["none", "empty", "a file"])
+def no_home(name: str) -> Path:
+    raise RuntimeError("could not determine the home directory")
+
+
+@pytest.mark.parametrize("home", ["none", "a tilde", "empty", "a file"])
 def test_without_a_home_that_can_be_written_there_is_no_cache(
     home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,6 +46,8 @@ def test_without_a_home_that_can_be_written_there_is_no_cache(
     monkeypatch.setenv("HOME", "" if home == "empty" else str(tmp_path))
     monkeypatch.chdir(tmp_path)
     if home == "none":  # what a user without HOME gets whom the system does not know
+        monkeypatch.setattr(platformdirs, "user_cache_path", no_home)
+    if home == "a tilde":  # the same, of older versions
         monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: Path("~/.cache") / name)
     if home == "a file":
         platformdirs.user_cache_path("anabranch").parent.parent.mkdir(parents=True, exist_ok=True)

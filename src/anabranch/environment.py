@@ -100,8 +100,11 @@ def _cache() -> tuple[Path | None, str | None]:
 def _usual() -> Path | None:
     if os.environ.get("HOME") == "":  # which would be the root of all
         return None
-    folder = platformdirs.user_cache_path("anabranch")
-    return folder if folder.is_absolute() else None  # a "~" that nobody could replace
+    try:
+        folder = platformdirs.user_cache_path("anabranch")
+    except RuntimeError:  # newer versions say so; older ones return a "~" that they could not replace
+        return None
+    return folder if folder.is_absolute() else None
 
 
 def _processor() -> str:
