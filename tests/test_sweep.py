@@ -337,7 +337,10 @@ def test_what_is_wrong_is_said_before_anything_is_run(monkeypatch: pytest.Monkey
         monkeypatch.setitem(sys.modules, module, None)
         swept = anabranch_("sweep", "rates.toml", "--backend", name, "--address", "127.0.0.1:1")
         assert swept.exit_code == 2
-        assert f"the back end {name} is not installed: pip install 'anabranch[{name}]'" in swept.stderr
+        assert (
+            f"the back end {name} is not installed: in the folder of Anabranch's source: pip install '.[{name}]'"
+            in swept.stderr
+        )
 
 
 @pytest.mark.parametrize("kind", ["ray", "dask"])

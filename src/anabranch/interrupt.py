@@ -84,13 +84,13 @@ def finish() -> bool:
 
 
 @contextmanager
-def command() -> Iterator[None]:
+def command(ending: Ending = OF_A_COMMAND) -> Iterator[None]:
     """Within it, presses are a command's; for one that is called from Python, which `begin` was not called for."""
     global _ending, _keeps, _seen
     if _ending is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    _ending, _seen = OF_A_COMMAND, len(_presses)
+    _ending, _seen = ending, len(_presses)
     try:
         with _reacting(_of_command, _ALL):
             yield

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from anabranch.environment import wrong_variable
 from anabranch.errors import AnabranchError
-from anabranch.interrupt import INTERRUPTED, NO_RESULT, TERMINATED, Terminated, command
+from anabranch.interrupt import INTERRUPTED, NO_RESULT, OF_A_COMMAND, TERMINATED, Ending, Terminated, command
 from anabranch.notes import error, note
 
 WRONG, STOPPED = 2, 3
@@ -54,10 +54,10 @@ AddressOption = Annotated[
 
 
 @contextmanager
-def errors(notes: Console) -> Iterator[None]:
-    """Within it, what goes wrong is one message and an exit code, and so is a press of Ctrl-C."""
+def errors(notes: Console, ending: Ending = OF_A_COMMAND) -> Iterator[None]:
+    """Within it, what goes wrong is one message and an exit code; a press of Ctrl-C ends the command in this way."""
     try:
-        with command():
+        with command(ending):
             yield
     except (AnabranchError, KeyboardInterrupt) as problem:
         interrupted = isinstance(problem, KeyboardInterrupt)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from anabranch.cli.common import STOPPED, errors, import_jax, private_files
 from anabranch.errors import AnabranchError
+from anabranch.interrupt import OF_A_PARTY
 from anabranch.notes import note
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The party's file.", show_default=False)]
@@ -42,7 +43,7 @@ def client(file: FileArgument, as_json: JsonOption = False, with_parent: ParentO
 
 def _run(file: Path, *, server: bool, as_json: bool, with_parent: int | None) -> None:
     notes = Console(stderr=True)
-    with errors(notes), private_files():
+    with errors(notes, OF_A_PARTY), private_files():
         import_jax(notes)
         from anabranch.display import notices
         from anabranch.federation.logs import structured
