@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from anabranch import interrupt
@@ -16,12 +15,8 @@ def main() -> None:
 
     try:
         run()
-    except SystemExit as end:
-        if interrupt.finish():  # threads of JAX may be at work still, which the end of Python takes badly
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
-            os._exit(end.code if isinstance(end.code, int) else 1)
-        raise
+    finally:
+        interrupt.finish()
 
 
 if __name__ == "__main__":

@@ -76,11 +76,10 @@ def begin(ending: Ending) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ALL)  # who has started this process may have blocked them
 
 
-def finish() -> bool:
-    """Keep all that the command has done; return whether there was a press."""
+def finish() -> None:
+    """Keep all that the command has done: a press while the process ends changes nothing any more."""
     global _keeps
     _keeps = True
-    return bool(_presses)
 
 
 @contextmanager

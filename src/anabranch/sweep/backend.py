@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 
 import joblib
 
@@ -78,6 +79,8 @@ def connected(backend: Backend) -> Iterator[int]:
 
 @contextmanager
 def _this_machine() -> Iterator[None]:
+    # Python would start this one with the first worker, and let the signals through that are held back for workers.
+    resource_tracker.ensure_running()
     # A worker whose memory grew (compiled programs are kept) ends after its trial, and another takes its place.
     with warnings.catch_warnings(), joblib.parallel_config("loky", initializer=_begin, initargs=(os.getpid(),)):
         warnings.filterwarnings("ignore", "A worker stopped while some jobs were given to the executor", UserWarning)
