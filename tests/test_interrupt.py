@@ -118,7 +118,7 @@ print("was not ended")
             "with interrupt.Interruptible(): pass\npress()\npress()\npress()",
             130,
             "",
-            f"Error: {interrupt.NO_RESULT}\n",
+            f"{interrupt.OF_A_COMMAND.at_once}\n",
         ),
         (
             "OF_A_PARTY",

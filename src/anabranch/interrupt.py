@@ -45,15 +45,23 @@ class Terminated(KeyboardInterrupt):
 
 
 class Ending(NamedTuple):
-    """The last words and the exit code of a command that a press ends."""
+    """The last words and the exit codes of a command that a press ends."""
 
     said: str
+    at_once: str
+    """The last words at the third press."""
     codes: Mapping[int, int]
 
 
 NO_RESULT = "interrupted before a result was written"
-OF_A_COMMAND = Ending(f"Error: {NO_RESULT}", {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED})
-OF_A_PARTY = Ending("Note: left", {signal.SIGINT: 0, signal.SIGTERM: 0})
+OF_A_COMMAND = Ending(
+    f"Error: {NO_RESULT}",
+    "Error: interrupted at once, without what was still to be written",
+    {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED},
+)
+OF_A_PARTY = Ending(
+    "Note: left", "Note: left at once, without a last checkpoint", {signal.SIGINT: 0, signal.SIGTERM: 0}
+)
 """As a party ends that a press makes leave later."""
 
 _reactions: list[Reaction] = []
@@ -190,7 +198,7 @@ def blocked() -> Iterator[None]:
 def _handle(number: int, frame: FrameType | None) -> None:
     _presses.append(number)
     if _ending is not None and len(_presses) - _seen >= MOST:
-        _end(_ending, number)
+        _end(_ending.at_once, _ending, number)
     _reactions[-1](number)
 
 
@@ -218,15 +226,15 @@ def _keep() -> None:
 
 def _of_command(number: int) -> None:
     if _ending is not None and not _keeps:
-        _end(_ending, number)
+        _end(_ending.said, _ending, number)
 
 
-def _end(ending: Ending, number: int) -> NoReturn:
+def _end(said: str, ending: Ending, number: int) -> NoReturn:
     """End the process at once: a KeyboardInterrupt in the middle of an import comes out as any error, and is lost
     where JAX calls back while it compiles."""
     clear = "\r\x1b[2K\x1b[?25h" if os.isatty(2) else ""  # the bar, and a cursor that it has hidden
     with suppress(OSError):
-        os.write(2, f"{clear}{ending.said}\n".encode())
+        os.write(2, f"{clear}{said}\n".encode())
     for clean in reversed(_cleanings):
         clean()
     os._exit(ending.codes[number])
