@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -40,14 +41,15 @@ def check_devices() -> None:
     try:
         jax.devices()
     except (AssertionError, RuntimeError) as error:
-        for name in ("jax_platforms", "jax_platform_name"):
-            if value := getattr(jax.config, name):
-                variable = name.upper()
-                raise ConfigError(
-                    f"{variable} = {value!r}: JAX finds no such device on this machine; allowed is what it has, and "
-                    f"always cpu: unset {variable}, or set {variable}=cpu"
-                ) from error
-        raise ConfigError(f"JAX finds no device on this machine: {error}") from error
+        variable, value = "JAX_PLATFORMS", getattr(jax.config, "jax_platforms", None)
+        if not value and (requested := re.search("Unknown backend: '(.*)' requested", str(error))):
+            variable, value = "JAX_PLATFORM_NAME", requested[1]
+        if not value:
+            raise ConfigError(f"JAX finds no device on this machine: {error}") from error
+        raise ConfigError(
+            f"{variable} = {value!r}: JAX finds no such device on this machine; allowed is what it has, and always cpu: "
+            f"unset {variable}, or set {variable}=cpu"
+        ) from error
 
 
 def copied(leaf: Any) -> Any:
