@@ -47,8 +47,8 @@ def check_devices() -> None:
         if not value:
             raise ConfigError(f"JAX finds no device on this machine: {error}") from error
         raise ConfigError(
-            f"{variable} = {value!r}: JAX finds no such device on this machine; allowed is what it has, and always cpu: "
-            f"unset {variable}, or set {variable}=cpu"
+            f"{variable} = {value!r}: JAX finds no such device on this machine; allowed is what it has, and always "
+            f"cpu: unset {variable}, or set {variable}=cpu"
         ) from error
 
 
