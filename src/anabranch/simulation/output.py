@@ -6,6 +6,7 @@ import csv
 import errno
 import io
 import shlex
+import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from anabranch.simulation.result import Result
 
 MODEL, CURVE, PICTURE, RESULT = "model.safetensors", "curve.csv", "curve.png", "result.json"
+STATE = "state"
+"""The folder of what a run goes on from."""
 FILES = (MODEL, CURVE, PICTURE, RESULT)
 """In the order in which they are written: where there is a result.json, the others are complete."""
 
@@ -123,6 +126,9 @@ def write(folder: Path, result: Result, origin: Origin | None = None) -> dict[st
         (folder / RESULT).unlink(missing_ok=True)
         for name, content in contents.items():
             replace_file(folder / name, content)
+        shutil.rmtree(folder / STATE, ignore_errors=True)  # of an earlier run that is overwritten
+    if result._state is not None:
+        result._state().save(folder)
     described = report(folder, result, origin)
     rewrite(folder, described)
     return described

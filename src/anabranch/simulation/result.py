@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import DataFrame
 
+    from anabranch.simulation.resume import RunState
+
 
 @dataclass(eq=False)
 class Result:
@@ -65,8 +67,10 @@ class Result:
     detections: list[Detection] | None = field(default=None, repr=False)
     """Where drift was noticed, with ``detect``."""
     timed_rounds: int | None = None
-    """How many rounds took those ``seconds``; None is all of them. Fewer where a federation has gone on."""
+    """How many rounds took those ``seconds``; None is all of them. Fewer if a run or a federation has gone on."""
     _measure: Callable[[], ClientTimes] | None = field(default=None, repr=False)
+    _state: Callable[[], RunState] | None = field(default=None, repr=False)
+    """Makes what `simulate` goes on from; None where it cannot."""
 
     @property
     def run_time_error(self) -> float:
@@ -91,7 +95,7 @@ class Result:
         return self._measure()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_measure": None}
+        return {**self.__dict__, "_measure": None, "_state": None}
 
     @property
     def client_seconds(self) -> float:
