@@ -192,8 +192,8 @@ def test_every_stream_trains(name, table_file):
 
 PUBLIC = (
     "Activation AnabranchError ConfigError DLR DataError Delay Detect Diverged Event Fixed Full GeometricDelay "
-    "Interrupted ModelError OGD OnlineVFL OutputError Progress Random Recorded Result SLR SplitModel UniformDelay "
-    "Update models save simulate streams"
+    "Interrupted ModelError OGD OnlineVFL OutputError Progress Random Recorded Result SLR SplitModel SweepResult "
+    "UniformDelay Update models run_sweep save simulate streams"
 )
 PUBLIC_STREAMS = (
     "Arrays Block Digits DigitsNotice Drift IMnist Stream Table from_arrays higgs imnist load_digits make_digits "

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anabranch._public import *
+    from anabranch.sweep.api import SweepResult, run_sweep
 
 __all__ = [
     "DLR",
@@ -37,20 +38,26 @@ __all__ = [
     "Recorded",
     "Result",
     "SplitModel",
+    "SweepResult",
     "UniformDelay",
     "Update",
     "models",
+    "run_sweep",
     "save",
     "simulate",
     "streams",
 ]
+
+_OF_SWEEPS = {"SweepResult", "run_sweep"}
+"""These take half a second more to import."""
 
 
 def __getattr__(name: str) -> Any:
     """What is public is imported when it is first asked for: JAX takes a second, `anabranch --help` does not wait."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("anabranch._public"), name)
+    home = "anabranch.sweep.api" if name in _OF_SWEEPS else "anabranch._public"
+    return getattr(importlib.import_module(home), name)
 
 
 def __dir__() -> list[str]:
