@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from anabranch.config.load import Source
     from anabranch.config.run import Config
     from anabranch.parties.assemble import Pace
-    from anabranch.parties.local_federation import LocalFederation
+    from anabranch.parties.local_federation import Processes
 
 EXAMPLES = (
     "Examples:\n\n"
     "anabranch up imnist --rounds 20000\n\n"
     "anabranch up imnist --rounds 100000 --clients 16 --in-flight 64\n\n"
-    "anabranch up imnist --rounds 20000 --missing 'last 20' --nats nats://127.0.0.1:4222"
+    "anabranch up imnist --rounds 20000 --missing 'last 20' --nats nats://127.0.0.1:4222\n\n"
+    "anabranch up FOLDER  (with server.toml and a file for each client)"
 )
 
 
@@ -58,6 +59,10 @@ def up(
 ) -> None:
     """Run a federation on this machine: a broker, a server and its clients, each a process of its own.
 
+    SOURCE is a run that the parties replay. Or it is a folder with the files of a real federation's parties:
+    server.toml, and NAME.toml for each client that it names. They stay as they are. The broker, connections, an entity
+    key if there is none, and the parties' state are made in --out. It ends when the parties' data have ended.
+
     It writes the files of 'anabranch run', and a folder for each party with its settings, log and checkpoints. Ctrl-C
     stops it cleanly; the same command with the same --out goes on.
 
@@ -65,8 +70,12 @@ def up(
     """
     notes = Console(stderr=True)
     with errors(notes), loading():
-        from anabranch.config.load import Override, find_source, load, parse_override
+        from anabranch.config.load import RESULT, Override, find_source, load, parse_override
 
+        if Path(source).is_dir() and not (Path(source) / RESULT).is_file():
+            _refuse_settings(changes, rounds, clients, seed, data_dir, in_flight, deadline, missing)
+            _check_broker(nats)
+            raise typer.Exit(_up_folder(Path(source), nats, out, notes, quiet=quiet))
         found = find_source(source)
         overrides = [parse_override(change, "--set") for change in changes or ()]
         given = (
@@ -158,8 +167,62 @@ def _up(
     return 0
 
 
+def _refuse_settings(*given: Any) -> None:
+    """Refuse settings of a run where the parties' own files have them."""
+    from anabranch.errors import ConfigError
+
+    options = ("--set", "--rounds", "--clients", "--seed", "--data-dir", "--in-flight", "--deadline", "--missing")
+    usual = (None, None, None, None, None, 1, 1.0, "wait")
+    for name, value, default in zip(options, given, usual, strict=True):
+        if value != default:
+            raise ConfigError(f"{name} is for a run: with a folder, its files have the settings of each party")
+
+
+def _up_folder(files: Path, nats: str | None, out: Path | None, notes: Console, *, quiet: bool) -> int:
+    from anabranch import display
+    from anabranch.errors import AnabranchError, ConfigError
+    from anabranch.parties.folder_federation import SERVER, FolderFederation
+    from anabranch.parties.local_federation import LOG
+    from anabranch.simulation import output
+
+    if not (files / SERVER).is_file():
+        raise ConfigError(
+            f"'{files}' has no {SERVER}: a folder of parties has one, and NAME.toml for each client; or name a run"
+        )
+    folder = output.prepare(out, f"{files.resolve().name}-federation", force=True if out is not None else None)
+    name = "local" if nats is None else f"local-{time.time_ns() % 10**10}"
+    goes_on = f"the same command with --out {folder.path} goes on"
+    federation = None
+    try:
+        federation = FolderFederation(files, folder.path, url=nats, federation=name)
+        code, _, pressed = asyncio.run(_watch(federation, None, notes, quiet=quiet))
+    except BaseException as error:
+        folder.discard()
+        if isinstance(error, AnabranchError) and federation is not None and federation.started:
+            display.note(notes, f"once that is mended, {goes_on}; the parties' logs are in {folder.path}/*/{LOG}")
+        raise
+    status = federation.status
+    if not quiet and status:
+        run_time, accumulated = (
+            "none" if (error := status[name]) is None else f"{error:.4f}"
+            for name in ("run_time_error", "accumulated_error")
+        )
+        Console().print(
+            f"{status['rounds']:,} rounds, run-time error {run_time}, accumulated error {accumulated}\n"
+            f"The parties' models, logs and state are in {folder.path}/NAME",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if pressed is not None:
+        display.note(notes, f"interrupted; {goes_on}")
+        return TERMINATED if pressed == signal.SIGTERM else INTERRUPTED
+    if code and federation.failed is not None:
+        display.error(notes, federation.last_words(federation.failed))
+    return STOPPED if code else 0
+
+
 async def _watch(
-    federation: LocalFederation, rounds: int | None, notes: Console, *, quiet: bool
+    federation: Processes, rounds: int | None, notes: Console, *, quiet: bool
 ) -> tuple[int, tuple[float, int], int | None]:
     """Run it with a live table; return the exit code, the seconds of how many rounds, and which signal ended it."""
     from rich.live import Live

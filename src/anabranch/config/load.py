@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from anabranch.config.includes import Key, merged
 from anabranch.config.run import KINDS, Config, Section, kinds_by_name, value_text
 from anabranch.errors import ConfigError
 from anabranch.storage.files import reading
@@ -22,8 +23,6 @@ RESULT = "result.json"
 PATHS = (("stream", "path"), ("stream", "data_dir"), ("activation", "path"))
 """The settings that name a file or a folder. A relative one is relative to the file that it stands in, or, in an
 override, to the working folder; it is made absolute when it is read, so that a stored result can be run anywhere."""
-
-Key = tuple[str, ...]
 
 
 class Override(NamedTuple):
@@ -48,6 +47,8 @@ class Source(NamedTuple):
     """What its relative paths are relative to."""
     result: dict[str, Any] | None
     """The whole stored result, where it is one."""
+    origins: Mapping[Key, str] = {}
+    """The included file that a setting comes from."""
 
 
 def load(source: str | Path | Source, overrides: Iterable[str | Override] = ()) -> Config:
@@ -78,7 +79,7 @@ def load(source: str | Path | Source, overrides: Iterable[str | Override] = ()) 
     try:
         return Config.model_validate(_tuples(values))
     except ValidationError as error:
-        said = {each.key: each.said for each in given}
+        said = {**source.origins, **{each.key: each.said for each in given}}
         raise ConfigError("\n".join(_complaints(error, values, said, source.where))) from None
 
 
@@ -105,7 +106,11 @@ def find_source(source: str | Path) -> Source:
     if path.suffix == ".json":
         return _stored(path, text)
     try:
-        return Source(path.stem, str(path), tomllib.loads(text), path.parent, None)
+        whole = merged(tomllib.loads(text), path)
+        origins = {key: str(file) for key, file in whole.origins.items()}
+        return Source(path.stem, str(path), whole.values, path.parent, None, origins)
+    except ConfigError:
+        raise
     except (ValueError, RecursionError) as error:  # a number of too many digits is no TOMLDecodeError
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
 

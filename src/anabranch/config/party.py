@@ -15,6 +15,7 @@ import tomli_w
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
 from anabranch.broker.nats_conf import MOST_CLIENTS
+from anabranch.config.includes import Key, merged
 from anabranch.config.run import (
     Columns,
     Count,
@@ -329,12 +330,16 @@ def load(path: Path) -> AnyFile:
     return check(values, path)
 
 
-def check(values: Mapping[str, Any], path: Path) -> AnyFile:
+def check(given: Mapping[str, Any], path: Path) -> AnyFile:
     """Return the settings of a party's file of this path, which its relative paths are relative to the folder of.
+
+    So are the paths in the files that it includes.
 
     Raises:
         ConfigError: where a setting is unknown or out of range; it names each.
     """
+    whole = merged(given, path)
+    values = whole.values
     found = [key for key in _KINDS if key in values]
     if len(found) != 1:
         has = f"has both {' and '.join(found)}" if found else "has neither [labels] nor [features]"
@@ -345,8 +350,11 @@ def check(values: Mapping[str, Any], path: Path) -> AnyFile:
     try:
         party = kind.model_validate(_tuples(values))
     except ValidationError as error:
-        lines = dict.fromkeys(_complaint(kind, detail, values) for detail in _telling(error.errors()))
-        raise ConfigError("\n".join(f"{path}: {line}" for line in lines)) from None
+        lines = dict.fromkeys(
+            f"{whole.origin(_key(detail, values), path)}: {_complaint(kind, detail, values)}"
+            for detail in _telling(error.errors())
+        )
+        raise ConfigError("\n".join(lines)) from None
     assert isinstance(party, AnyFile)
     return _absolute(party, path.absolute().parent)
 
@@ -420,6 +428,18 @@ def _complaint(kind: type[Section], detail: Any, values: Any) -> str:
             said = str(detail["ctx"]["error"])
             return f"{name}: {said}" if not said.startswith(f"{name}.") else said
     return f"{name} is {value_text(held)}, but it must be {needed or 'a section of settings'}"
+
+
+def _key(detail: Any, values: Any) -> Key:
+    """Return the key of the setting that pydantic complains about; its ``loc`` also names kinds and members of
+    unions.
+    """
+    key: list[str] = []
+    for part in detail["loc"]:
+        if isinstance(values, Mapping) and part in values:
+            key.append(part)
+            values = values[part]
+    return tuple(key) if detail["type"] != "missing" else ()
 
 
 def _fields(section: type[Section]) -> dict[str, Any]:
