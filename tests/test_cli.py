@@ -31,7 +31,7 @@ from anabranch.core import models
 from anabranch.errors import DataError
 from anabranch.protocol.server.missing import Last, Wait
 from anabranch.simulation import output
-from anabranch.simulation.output import FILES
+from anabranch.simulation.output import FILES, STATE
 from anabranch.streams import digits
 from small_runs import SMALL_MODEL, write_digits, write_rooms
 
@@ -67,7 +67,7 @@ def process(*arguments: str, **more: Any) -> subprocess.Popen[str]:
 
 def files(folder: Path) -> dict[str, Any]:
     """What ``result.json`` says, after a look at whether all the files are valid."""
-    assert sorted(file.name for file in folder.iterdir()) == sorted(FILES)
+    assert {file.name for file in folder.iterdir()} - {STATE} == set(FILES)
     assert load_file(folder / "model.safetensors")
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     described = json.loads((folder / "result.json").read_text())
@@ -229,6 +229,30 @@ def test_a_result_runs_again_to_the_same_bits_in_another_process_where_ctrl_c_sk
     assert (after["rounds"], after["stopped"], after["client_seconds"]) == (300, None, None)
     for name in ("model.safetensors", "curve.csv"):
         assert Path("b", name).read_bytes() == Path("a", name).read_bytes()
+
+
+def test_a_run_goes_on_where_it_stopped_to_the_bits_of_one_that_did_not(rooms: str) -> None:
+    assert anabranch_("run", rooms, "--out", "whole").exit_code == 0
+    assert anabranch_("run", rooms, "--out", "part", "--rounds", "123").exit_code == 0
+    done = anabranch_("run", "--resume", "part")
+    assert (done.exit_code, "the run has done 123 rounds, and rounds is 123 in all" in done.output) == (2, True)
+    rounds = str(files(Path("whole"))["rounds"])
+    other = anabranch_("run", "--resume", "part", "--rounds", rounds, "--set", "learning_rate=0.5")
+    assert (other.exit_code, "resume: learning_rate is 0.5, but the run to go on with has" in other.output) == (2, True)
+    assert files(Path("part"))["rounds"] == 123
+    assert anabranch_("run", "--resume", "part", "--rounds", rounds, "--out", "else").exit_code == 0
+    assert anabranch_("run", "--resume", "part", "--rounds", rounds).exit_code == 0
+    for name in ("part", "else"):
+        assert (Path(name) / "model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+        there, here = files(Path("whole")), files(Path(name))
+        for number in ("rounds", "accumulated_error", "bytes_up", "bytes_down", "activation_rate"):
+            assert here[number] == there[number]
+        assert here["timed_rounds"] == there["rounds"] - 123
+    none = anabranch_("run", "--resume", rooms)
+    assert (none.exit_code, "--resume goes on with the run of a result" in none.output) == (2, True)
+    (Path("part") / STATE / "checkpoint-000001.json").unlink()
+    gone = anabranch_("run", "--resume", "part", "--rounds", "999")
+    assert (gone.exit_code, "no folder 'state' with the state of a run" in gone.output) == (2, True)
 
 
 def test_running_a_result_again_says_what_is_not_as_it_was(rooms: str) -> None:
