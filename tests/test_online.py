@@ -203,7 +203,7 @@ def test_values_of_other_libraries_are_numbers_and_times_are_not():
     for value in (np.float32(0.5), np.array(0.5), jax.numpy.float32(0.5), pyarrow.scalar(0.5), Decimal("0.5")):
         assert model.predict_proba_one({**x, "b": value}) == model.predict_proba_one(x)
     for value in ("", np.datetime64(5, "ns"), np.timedelta64(5), 1j):
-        with pytest.raises(ab.DataError, match="feature 'b' of client 'one' is .*, but a number is needed"):
+        with pytest.raises(ab.DataError, match=r"feature 'b' of client 'one' is .*, but a number is needed"):
             model.predict_one({**x, "b": value})
 
 

@@ -138,5 +138,5 @@ def test_a_damaged_state_is_refused(tmp_path: Any) -> None:
     damaged = bytearray(arrays.read_bytes())
     damaged[-1] ^= 1
     arrays.write_bytes(damaged)
-    with pytest.raises(CheckpointError, match="damaged|checksum"):
+    with pytest.raises(CheckpointError, match=r"damaged|checksum"):
         run("a window", resume=folder)
