@@ -7,6 +7,7 @@ import doctest
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -137,7 +138,11 @@ def test_configurations_and_commands_are_accepted(text: Path, tmp_path: Path) ->
         file = tmp_path / f"{i}.toml"
         file.write_text(block, encoding="utf-8")
         values = tomllib.loads(block)
-        if "connection" in values:
+        if "include" in values:
+            shutil.copy(ROOT / "examples" / "two-rooms" / values["include"], tmp_path)
+        if "features" in values and "connection" not in values:
+            assert values == tomllib.loads((ROOT / "examples" / "two-rooms" / "columns.toml").read_text())
+        elif "connection" in values:
             partyfile.load(file)
         elif values.keys() <= {"metrics", "metrics_host"}:  # some lines of any party's file
             partyfile.check({"connection": "c", "folder": "f", "run": "r"} | values, file)
