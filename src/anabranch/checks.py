@@ -41,15 +41,18 @@ def whole(name: str, value: Any, least: int, most: int | None = None, what: str 
 def python_value(value: Any) -> Any:
     """Return a single value of NumPy, JAX or PyArrow as Python's own, and anything else as it is.
 
-    A time of NumPy stays as it is: Python's number for it would say nothing of its unit.
+    A masked value is None. A time of NumPy stays as it is: Python's number for it would say nothing of its unit.
 
     >>> python_value(np.int64(1)), python_value(np.array("a")), python_value([1])
     (1, 'a', [1])
     """
     if callable(as_py := getattr(value, "as_py", None)):
         return as_py()
-    if getattr(value, "ndim", None) == 0 and value.dtype.kind in "biufUS":
-        return value.item()
+    if getattr(value, "ndim", None) == 0:
+        if np.ma.is_masked(value):
+            return None
+        if value.dtype.kind in "biufUS":
+            return value.item()
     return value
 
 
@@ -62,7 +65,7 @@ def is_missing(value: Any) -> bool:
     [True, True, True, True, False, False, False]
     """
     value = python_value(value)
-    if value is None or value is np.ma.masked:
+    if value is None:
         return True
     if getattr(value, "ndim", 0):
         return False

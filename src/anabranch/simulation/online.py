@@ -235,7 +235,10 @@ class OnlineVFL(_Classifier):
                 f"the sample has none of the features in split: it has {_listed(x)}, and split names "
                 f"{_listed(self._names)}"
             )
-        values = [x.get(name) for name in self._names]
+        try:
+            values = [x[name] for name in self._names]
+        except KeyError:
+            values = [x.get(name) for name in self._names]
         try:
             row = np.array(None if any(each is np.ma.masked for each in values) else values)
         except (ValueError, OverflowError):
