@@ -81,7 +81,7 @@ def unmasked(values: Any) -> NDArray[Any]:
     >>> unmasked(np.ma.array([1, 2], mask=[True, False])), unmasked([1, 2])
     (array([nan,  2.]), array([1, 2]))
     """
-    if not np.ma.is_masked(values):
+    if not isinstance(values, np.ma.MaskedArray) or not np.ma.is_masked(values):
         return np.asarray(values)
     if values.dtype.kind in "biuf":
         return values.astype(np.promote_types(values.dtype, np.float32)).filled(np.nan)

@@ -11,12 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
-from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch import checks
 from anabranch.errors import ConfigError, DataError, counted, kind_of, nearest
 from anabranch.storage.event_ids import as_whole
 
@@ -225,10 +225,8 @@ def _described(column: Column) -> dict[str, Any]:
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether there is no value: null, not a number, or an empty text."""
-    if isinstance(value, str):
-        return not value.strip()
-    return value is None or (isinstance(value, float | np.floating | Decimal) and math.isnan(value))
+    """Return whether there is no value: a missing one of any library, or an empty text."""
+    return not value.strip() if isinstance(value, str) else checks.is_missing(value)
 
 
 def flag_of(value: Any) -> float | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from anabranch.checks import whole
+from anabranch.checks import is_missing, whole
 from anabranch.errors import ConfigError, DataError, kind_of
 from anabranch.storage.files import check_private, writing
 
@@ -48,7 +48,7 @@ def entity_text(value: Any) -> str:
     ('A-17', '17', '17', '17')
     """
     value = as_whole(value)
-    if value is None or isinstance(value, float | np.floating | Decimal | bool | bytes):
+    if is_missing(value) or isinstance(value, float | np.floating | Decimal | bool | bytes):
         found = "None" if value is None else kind_of(value)
         raise DataError(f"the entity is {found}, but it must be a text or a whole number")
     try:
