@@ -61,7 +61,7 @@ NAN = np.array([[1, 2], [3, np.nan], [5, 6]])
         ([X * 1j], [0, 1, 0], "client 1: features of type complex128"),
         ([X], [[0, 1, 0]], r"labels have shape \(1, 3\)"),
         ([X], ["a", "b", "c"], "labels of type <U1"),
-        ([X], pandas.array([0, None, 1], dtype="Int64"), "label <NA> in row 1 .* is missing: leave out rows"),
+        ([X], pandas.array([0, None, 1], dtype="Int64"), "label nan in row 1"),
         ([X], [0, 1, None], "label None in row 2 .* is missing"),
         ([X], np.ma.array([0, 1, 1], mask=[0, 0, 1]), "label nan in row 2"),
         ([np.ma.array(X, mask=np.isnan(NAN))], [0, 1, 1], "client 1: nan in row 1, column 1"),
