@@ -54,7 +54,7 @@ def test_the_files_say_what_the_result_says(
 ) -> None:
     folder = output.prepare(tmp_path / "my run", "rooms")
     described = output.write(folder.path, result, origin)
-    assert sorted(file.name for file in folder.path.iterdir()) == sorted(output.FILES)
+    assert sorted(file.name for file in folder.path.iterdir()) == sorted([*output.FILES, output.STATE])
 
     def never(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
