@@ -395,6 +395,8 @@ def test_the_examples_in_the_help_are_accepted(monkeypatch: pytest.MonkeyPatch) 
         return 0
 
     monkeypatch.setattr(cli.up, "_up", federate)
+    monkeypatch.setattr(cli.up, "_up_folder", lambda folder, *_, **__: trained.append(str(folder)) or 0)
+    Path("examples/two-rooms").mkdir(parents=True)
     Path("runs/long").mkdir(parents=True)
     stored = {"name": "long", "config": load("imnist").to_dict()}
     Path("runs/long/result.json").write_text(json.dumps(stored))
@@ -408,7 +410,7 @@ def test_the_examples_in_the_help_are_accepted(monkeypatch: pytest.MonkeyPatch) 
     for example in examples:
         done = anabranch_(*shlex.split(example)[1:])
         assert done.exit_code == 0, (example, done.output)
-    assert {"imnist", "higgs", "long"} <= set(trained)
+    assert {"imnist", "higgs", "long", "examples/two-rooms"} <= set(trained)
     assert [clients for clients, *_ in federations] == [4, 16, 4]
     assert [(pace.in_flight, pace.missing[0], nats) for _, pace, nats in federations] == [
         (1, Wait(), None),

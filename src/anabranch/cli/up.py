@@ -33,7 +33,7 @@ EXAMPLES = (
     "anabranch up imnist --rounds 20000\n\n"
     "anabranch up imnist --rounds 100000 --clients 16 --in-flight 64\n\n"
     "anabranch up imnist --rounds 20000 --missing 'last 20' --nats nats://127.0.0.1:4222\n\n"
-    "anabranch up FOLDER  (with server.toml and a file for each client)"
+    "anabranch up examples/two-rooms  (a folder with server.toml and a file for each client)"
 )
 
 
