@@ -286,18 +286,17 @@ class OnlineVFL(_Classifier):
     def _label(self, y: Hashable) -> Hashable:
         """Return a sample's class as it is kept: a number or a text of NumPy as Python's own."""
         y = python_value(y)
-        try:
-            if y in self._slots:
-                return y
-        except TypeError:
-            raise DataError(f"the sample's class is {y!r:.60}, which cannot be a class: it has no hash") from None
-        empty = isinstance(y, str) and not y
+        empty = isinstance(y, str) and not y and y not in self._slots
         if empty or is_missing(y):
             listed = ", or list the empty text in classes" if empty else ""
             raise DataError(
                 f"the sample's class is {y!r:.60}, which says that there is none: only a sample whose class is known "
                 f"can be learnt from. Leave it out until its class is there{listed}"
             )
+        try:
+            hash(y)
+        except TypeError:
+            raise DataError(f"the sample's class is {y!r:.60}, which cannot be a class: it has no hash") from None
         return y
 
     def _slot(self, label: Hashable) -> int:
