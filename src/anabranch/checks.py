@@ -84,5 +84,5 @@ def unmasked(values: Any) -> NDArray[Any]:
     if not isinstance(values, np.ma.MaskedArray) or not np.ma.is_masked(values):
         return np.asarray(values)
     if values.dtype.kind in "biuf":
-        return values.astype(np.promote_types(values.dtype, np.float32)).filled(np.nan)
-    return values.astype(object).filled(None)
+        return np.ma.filled(values.astype(np.promote_types(values.dtype, np.float32)), np.nan)
+    return np.ma.filled(values.astype(object), None)

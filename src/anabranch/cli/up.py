@@ -204,7 +204,7 @@ def _up_folder(files: Path, nats: str | None, out: Path | None, notes: Console, 
     status = federation.status
     if not quiet and status:
         run_time, accumulated = (
-            "none" if (error := status[name]) is None else f"{error:.4f}"
+            "none" if (rate := status[name]) is None else f"{rate:.4f}"
             for name in ("run_time_error", "accumulated_error")
         )
         Console().print(

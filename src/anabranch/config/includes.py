@@ -81,8 +81,9 @@ def _on_top(values: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, An
     together = dict(below)
     for name, value in values.items():
         held = below.get(name)
-        both = isinstance(value, Mapping) and isinstance(held, Mapping)
-        together[name] = _on_top(value, held) if both else value
+        if isinstance(value, Mapping) and isinstance(held, Mapping):
+            value = _on_top(value, held)
+        together[name] = value
     return together
 
 
