@@ -24,7 +24,7 @@ MODEL = ab.models.mlp(STREAM.widths, 2, hidden=[4], embedding=3, server=[5])
 RUNS: dict[str, dict[str, Any]] = {
     "a window": {"update": ab.DLR(10, 0.9), "activation": ab.Random(0.5), "keep_errors": True},
     "remembered inputs": {"update": ab.SLR(3), "activation": ab.Fixed(1), "measure_regret": True},
-    "an optimiser's state": {"update": ab.OGD(), "learning_rate": optax.adam(0.01)},
+    "an optimiser's state": {"update": ab.OGD(), "learning_rate": optax.sgd(0.05, momentum=0.9)},
     "falling rates": {"learning_rate": [0.1, 0.2, 0.3], "learning_rate_power": 0.5, "measure_regret": True},
     "a record": {"activation": ab.Recorded(np.random.default_rng(1).random((ROWS, 2)) < 0.5)},
 }
