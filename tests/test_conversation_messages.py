@@ -17,7 +17,7 @@ from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Note, Played, Send, Stop
 from anabranch.protocol.client import conversation as client_side
 from anabranch.protocol.memory import InMemory
-from anabranch.protocol.server import conversation
+from anabranch.protocol.server import conversation as conversation
 from anabranch.protocol.server.missing import HOW, Skip, Wait, Zero
 from anabranch.protocol.server.pending_rounds import Late, Stored
 from anabranch.storage.feature_store import KeptInputs

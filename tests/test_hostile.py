@@ -11,7 +11,7 @@ from anabranch.errors import MessageError
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Note, Send
 from anabranch.protocol.codec import decode, encode
-from anabranch.protocol.server import conversation
+from anabranch.protocol.server import conversation as conversation
 from anabranch.protocol.server.conversation import ServerConversation
 from anabranch.protocol.server.missing import Zero
 from conversations import hello_of

@@ -18,16 +18,18 @@ from anabranch.sources.base import Happening
 from anabranch.sources.file import FileSource
 from anabranch.storage.cursor import Cursor
 from anabranch.storage.event_ids import Names
+from anabranch.storage.times import TimeRule
 from source_playing import placed, play, run
 
 NAMES = Names(bytes(32))
+EARLY = TimeRule(years=(1970, 2100))
 ROWS = "who,at,a\nx,1,10\ny,2,20\nx,3,30\n"
 
 
 def opened(path: Path, text: str = ROWS, names: Names = NAMES, **options: Any) -> FileSource:
     if text:
         path.write_text(text)
-    return FileSource(path, names, options.pop("time", "at"), ["a"], **{"entity": "who"} | options)
+    return FileSource(path, names, options.pop("time", "at"), ["a"], **{"entity": "who", "times": EARLY} | options)
 
 
 def given_of(source: FileSource) -> list[Happening]:

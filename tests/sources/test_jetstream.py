@@ -25,11 +25,13 @@ from anabranch.sources.base import Happening
 from anabranch.sources.jetstream import JetStreamSource
 from anabranch.storage.dead_letters import Aside
 from anabranch.storage.event_ids import Names
+from anabranch.storage.times import TimeRule
 from message_brokers import connecting, message_broker, mqtt_port
 from patience import until
 from source_playing import play, run
 
 NAMES = Names(bytes(32))
+EARLY = TimeRule(years=(1970, 2100))
 
 
 def with_broker(folder: Path, body: Callable[[LocalBroker, JetStreamContext], Coroutine[Any, Any, None]]) -> None:
@@ -50,7 +52,7 @@ def with_broker(folder: Path, body: Callable[[LocalBroker, JetStreamContext], Co
 
 
 def opened(broker: LocalBroker, **options: Any) -> JetStreamSource:
-    options = {"stream": "orders", "entity": "who", "time": "at"} | options
+    options = {"stream": "orders", "entity": "who", "time": "at", "times": EARLY} | options
     return JetStreamSource(connecting(broker), NAMES, ["a"], **options)
 
 

@@ -20,11 +20,12 @@ from anabranch.sources.sql.source import SqlSource
 from anabranch.sources.sql.text_time_index import Marks
 from anabranch.storage.cursor import Cursor
 from anabranch.storage.event_ids import Names
-from anabranch.storage.times import micros
+from anabranch.storage.times import TimeRule, micros
 from databases import Database, Line, Postgresql, Sqlite, postgresql
 from source_playing import placed, play, run
 
 NAMES = Names(bytes(32))
+EARLY = TimeRule(years=(1970, 2100))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def add(database: Database, *rows: tuple[int, str | None, int, float | None]) ->
 
 
 def opened(database: Database, **options: Any) -> SqlSource:
-    options = {"time": "at", "id": "id", "entity": "who", "follow": False} | options
+    options = {"time": "at", "id": "id", "entity": "who", "follow": False, "times": EARLY} | options
     return SqlSource(database.url, "orders", NAMES, ["a"], **options)
 
 

@@ -105,6 +105,34 @@ class Source(Protocol):
         ...
 
 
+class Freshness:
+    """Which values still count at an event's time: those of a reading that is too old are missing.
+
+    Args:
+        most: seconds that a reading may be older than the event; None is any.
+        counts: where those that are too old are counted.
+
+    Raises:
+        ConfigError: where ``most`` is not above 0.
+
+    >>> fresh = Freshness(60.0, Counter())
+    >>> fresh({"light": 3}, 0, 60_000_000), fresh({"light": 3}, 0, 60_000_001)
+    ({'light': 3}, {'light': None})
+    """
+
+    def __init__(self, most: float | None, counts: Counter[str]) -> None:
+        if most is not None and not most > 0:
+            raise ConfigError(f"max_age = {most}: must be a number of seconds above 0")
+        self._most, self._counts = most, counts
+
+    def __call__(self, values: Mapping[str, Any], read_at: int, event: int) -> Mapping[str, Any]:
+        """Return a reading's values at the time of an event; both times are in microseconds since 1970."""
+        if self._most is None or event - read_at <= self._most * 1e6:
+            return values
+        self._counts["too old"] += 1
+        return dict.fromkeys(values)
+
+
 class Notes:
     """Counts what a person may want to know of, and says the first of each kind, and then each that is a power of 10.
 
