@@ -449,8 +449,8 @@ def test_look_ups_of_times_that_are_texts_read_few_rows(database: Database, monk
 
     monkeypatch.setattr(source, "_fetch", counted)
     assert cost(101, 100) <= 2000
-    assert cost(101, 100) <= 2 * sql._PAGE
-    assert cost(2101, 2100) <= 2 * sql._PAGE
+    assert cost(101, 100) <= 2 * sql._PAGES[1]
+    assert cost(2101, 2100) <= 2 * sql._PAGES[1]
     assert at(source, "", begin - 1) is None
     run(source.close())
     source = opened(database, entity=None)
@@ -461,7 +461,7 @@ def test_look_ups_of_times_that_are_texts_read_few_rows(database: Database, monk
         async for each in source.readings():
             i = each.reading.values["a"]
             if i % 200 == 0:
-                assert cost(i, i) <= sql._PAGE
+                assert cost(i, i) <= sql._PAGES[1]
                 assert source.look(NAMES.of("", (begin + i) * 1_000_000 - 1)) == (None if i == 0 else {"a": i - 2})
 
     run(main())
@@ -493,11 +493,11 @@ def test_marks_are_bounded() -> None:
     marks = Marks(3)
     for moment in (5, 1, 9, 5):
         marks.add(moment, str(moment))
-    assert [marks.at_or_after(moment) for moment in (0, 5, 6, 10)] == ["1", "5", "9", None]
+    assert [marks.after(moment) for moment in (0, 5, 6, 10)] == ["1", "9", "9", None]
     marks.add(7, "7")
-    assert [marks.at_or_after(moment) for moment in (0, 5, 6, 10)] == ["5", "5", "9", None]
+    assert [marks.after(moment) for moment in (0, 5, 6, 10)] == ["5", "9", "9", None]
     marks.add(7, "7")
-    assert marks.at_or_after(6) == "7"
+    assert marks.after(6) == "7"
 
 
 @pytest.mark.parametrize("time", ["BIGINT", "TEXT"])

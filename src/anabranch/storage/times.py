@@ -23,7 +23,7 @@ _EXCEL_EPOCH = 25_569
 _FACTORS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 UNITS = (*_FACTORS, "ns", "excel")
 """What a number may count since 1970; Excel's serial days count since the end of 1899."""
-YEARS = (1971, 2100)
+YEARS = (1980, 2100)
 """The first and the last year that a time may lie in, unless the settings give others."""
 _SLASHES = re.compile(r"^(\d{4})/(\d{1,2})/(\d{1,2})")
 _LONGEST = 64
@@ -185,7 +185,7 @@ class TimeRule:
     Traceback (most recent call last):
         ...
     anabranch.storage.times.ImplausibleError: a number of 13 digits under time_unit = "s" lies in a far year, but
-    years = [1971, 2100]: it looks like milliseconds, so write time_unit = "ms"
+    years = [1980, 2100]: it looks like milliseconds, so write time_unit = "ms"
     """
 
     unit: str = "s"
@@ -265,20 +265,16 @@ class TimeRule:
         """Look at a whole column for numbers that are plausible each, and together are something else.
 
         Raises:
-            ImplausibleError: where all of them read as a year, a month, a day and an hour.
+            ImplausibleError: where all of them read as a date in digits.
         """
-        if self.format is not None or self.unit != "s":
-            return
-        found = False
+        form = None
         for value in values:
-            if _as_date(parsed(value)) != _DIGITS[10]:
+            found = _as_date(parsed(value))
+            if self.format is not None or found is None or form not in (None, found):
                 return
-            found = True
-        if found:
-            raise ImplausibleError(
-                f'every number has 10 digits and reads as YYYYMMDDHH: write format = "{_DIGITS[10]}", or time_unit = '
-                '"us" and microseconds if they are times'
-            )
+            form = found
+        if form is not None:
+            raise ImplausibleError(f'every number looks like a date in digits, so write format = "{form}"')
 
     def _by_format(self, form: str, value: Any) -> int:
         if isinstance(value, datetime | date | np.datetime64):

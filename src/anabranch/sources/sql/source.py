@@ -151,8 +151,8 @@ class SqlSource:
         """Up to where rows were read for their entities in this process."""
         self._marks: Marks | None = None
         """Times of rows, where the database compares them as texts."""
-        self._marked = False
-        """Whether all times that there were have been looked at."""
+        self._marked_to: Any = None
+        """The last time in the column's order that was looked at for how it is written."""
         self._moment: int | None = None
         self._of_moment: set[bytes] = set()
         """The events of the last row's time."""
@@ -498,7 +498,6 @@ class SqlSource:
         A column may hold times that are finer than a microsecond, or texts. So the query goes a little too far, and
         each time is read as `readings` does.
         """
-        self._mark_all()
         columns = [self._time, self._id, *self._values]
         query = query.with_only_columns(*columns).where(self._time.is_not(None), self._id.is_not(None))
         page = query.where(*self._up_to(moment)).limit(_PAGES[0])
@@ -530,6 +529,9 @@ class SqlSource:
         if self._marks is None:
             return [self._time <= self._bound(moment)]
         after = self._marks.after(moment)
+        if after is None and (self._marks.slack is not None or self._marked_to is None):
+            self._mark_more()
+            after = self._marks.after(moment)
         return [] if after is None else [self._time < after]
 
     def _mark(self, moment: int, written: Any) -> None:
@@ -547,20 +549,20 @@ class SqlSource:
                 "such as 2026-11-28T13:05:00.000000Z",
             )
 
-    def _mark_all(self) -> None:
-        """Note how all times are written that there are, once."""
-        if self._marks is None or self._marked:
-            return
-        query = sa.select(self._time).where(self._time.is_not(None), *self._dated)
+    def _mark_more(self) -> None:
+        """Note how the times are written that the table has got since the last call."""
+        query = sa.select(self._time).where(self._time.is_not(None), *self._dated).order_by(self._time)
+        if self._marked_to is not None:
+            query = query.where(self._time > self._marked_to)
         try:
             with self._connected() as connection:
                 for (written,) in connection.execution_options(yield_per=10 * BATCH).execute(query):
+                    self._marked_to = written
                     with suppress(DataError):
                         self._mark(self._times.micros(written), written)
         except FAILED as error:
             if not of_a_value(error):  # else `readings` says so
                 raise
-        self._marked = True
 
     def _left_out_of_look_up(self, reason: str) -> None:
         self._notes.note("unusable", f"a row that a look-up met is left out: {reason}")
