@@ -102,7 +102,7 @@ CASES = [
 def test_each_row_is_found_by_its_own_event(
     databases: Callable[[str], Database], backend: str, kind: str, data: st.DataObject
 ) -> None:
-    """The last row that is not after the event, of those with the same entity, by what all events say of their times."""
+    """A look-up finds the last row of the entity that is not after the event, by the times that all events bear."""
     database, unit = databases(backend), TYPES[kind][1]
     rows = data.draw(st.lists(st.tuples(TYPES[kind][2], st.integers(0, 1)), min_size=1, max_size=9))
     table(database, kind, [at for at, _ in rows], [who for _, who in rows])
@@ -162,7 +162,6 @@ def test_a_table_whose_times_are_of_another_unit_is_refused(
     with pytest.raises(DataError, match=said):
         opened(database)
     with pytest.raises(DataError, match=said):
-        table(database, kind, rows, [0] * len(rows))
         opened(database, time="id", times=TimeRule(years=(1970, 2100)), event_time="at", event_times=TimeRule())
 
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from anabranch.checks import whole
 from anabranch.errors import ConfigError, counted
 from anabranch.sources.base import Reading
-from anabranch.sources.features import Column, flag_of, is_missing
+from anabranch.tables.columns import Column, flag_of
+from anabranch.tables.values import is_missing
 
 
 class Stimulus(Protocol):

@@ -7,6 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,10 +20,12 @@ from anabranch.errors import ConfigError, DataError
 from anabranch.sources.base import Freshness, Happening, Notes, Place, Reading
 from anabranch.sources.intervals import RowError, moments_of, without_twins
 from anabranch.storage.cursor import Cursor
-from anabranch.storage.event_ids import Names, entity_text
+from anabranch.storage.event_ids import Names
 from anabranch.storage.times import ImplausibleError, TimeRule
-from anabranch.streams.readers import Reader, open_table
-from anabranch.streams.tables import find_column
+from anabranch.tables import Reader, TableForm, open_table
+from anabranch.tables.columns import Rule
+from anabranch.tables.rows import OrMissing, numbers_of
+from anabranch.tables.values import value_of
 
 Order = Literal["check", "sort"]
 
@@ -33,7 +36,7 @@ class FileSource:
     Of two rows of the same entity, time and event time the later one counts, and they are one event.
 
     Args:
-        path: Parquet where the name says so, else CSV; the columns have names.
+        path: a CSV or Parquet file whose columns have names.
         names: of events.
         time: the column of the time, or several that make it together, such as a date and a time of day.
         columns: the columns that readings have as values.
@@ -51,6 +54,7 @@ class FileSource:
         order: ``"check"`` refuses a file whose times go back, ``"sort"`` puts its rows in order.
         max_age: seconds that a row may be older than an event; then its values are missing. None is any.
         cursor: how far it was read before; None begins anew.
+        form: how the file is written; its first line names the columns, whatever this says.
         clock: seconds since 1970.
         sleep: waits for so many.
 
@@ -80,6 +84,7 @@ class FileSource:
         order: Order = "check",
         max_age: float | None = None,
         cursor: Cursor | None = None,
+        form: TableForm | None = None,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -97,13 +102,13 @@ class FileSource:
         self._fresh = Freshness(max_age, self.counts)
         times = times or TimeRule(unit)
         event_times = event_times or times
-        reader = open_table(path, True)
+        self._reader = reader = open_table(path, replace(form or TableForm(), header=True), shown=False)
         known, told, span, whose = (_listed(each) for each in (time, event_time, interval, entity))
-        cells = iter(_whole(reader, [*known, *told, *span, *whose, *columns]))
+        cells = iter(reader.whole(reader.find_all([*known, *told, *span, *whose, *columns])))
         found = _times(reader, known, [next(cells) for _ in known], times)
         of_events = _times(reader, told, [next(cells) for _ in told], event_times)
         ends = [_times(reader, [name], [next(cells)], event_times) for name in span]
-        entities = _entities(reader, whose[0], next(cells)) if whose else None
+        entities = reader.ids_of(reader.find(whose[0]), next(cells)) if whose else None
         self._values = dict(zip(columns, cells, strict=True))
         rows = len((found, *ends)[-1])
         if not rows:
@@ -117,6 +122,18 @@ class FileSource:
         if ends:
             self._spread(reader, ends[0], ends[1], found if known else None)
         self._arrange()
+
+    def check(self, rules: Mapping[str, Rule]) -> None:
+        """Check that each value of these columns is missing or one that its rule takes.
+
+        Raises:
+            DataError: one is not; it names the row.
+        """
+        columns = [self._reader.find(name) for name in rules]
+        cells = [self._values[name] for name in rules]
+        _, wrong = numbers_of(self._reader, columns, [OrMissing(rule) for rule in rules.values()], cells)
+        if wrong is not None:
+            raise wrong
 
     def _spread(
         self, reader: Reader, starts: NDArray[np.int64], ends: NDArray[np.int64], known: NDArray[np.int64] | None
@@ -239,7 +256,7 @@ class FileSource:
 
     def _of(self, event: int) -> dict[str, Any]:
         row = int(self._rows[event])
-        return {name: _value(column[row]) for name, column in self._values.items()}
+        return {name: value_of(column[row]) for name, column in self._values.items()}
 
     async def close(self) -> None:
         """Close the cursor."""
@@ -254,32 +271,13 @@ def entities_of(path: Path, column: str) -> list[str]:
         ConfigError: where there is no such column.
         DataError: where the file cannot be read, or a row has none.
     """
-    reader = open_table(path, True)
-    (cells,) = _whole(reader, [column])
-    return _entities(reader, column, cells)
-
-
-def _whole(reader: Reader, columns: Sequence[str]) -> list[Any]:
-    """Whole columns, as the file has them."""
-    pieces = list(reader.cells([find_column(reader, name) for name in columns]))
-    if not pieces:
-        return [pa.array([], pa.string()) for _ in columns]
-    return [pa.chunked_array(parts).combine_chunks() for parts in zip(*pieces, strict=True)]
-
-
-def _entities(reader: Reader, column: str, cells: Any) -> list[str]:
-    found: list[str] = []
-    for row, cell in enumerate(cells.to_pylist()):
-        try:
-            found.append(entity_text(cell))
-        except DataError as error:
-            raise DataError(f"{_where(reader, row, column)}: {error}") from None
-    return found
+    reader = open_table(path, TableForm(header=True))
+    return reader.ids(reader.find(column))
 
 
 def _times(reader: Reader, columns: Sequence[str], cells: Sequence[Any], rule: TimeRule) -> NDArray[np.int64]:
     """Return the times that columns make together; none where there are no columns."""
-    listed = [[_value(cell) for cell in _whole_micros(each)] for each in cells]
+    listed = [[value_of(cell) for cell in _whole_micros(each)] for each in cells]
     found = np.empty(len(listed[0]) if listed else 0, np.int64)
     for row, parts in enumerate(zip(*listed, strict=True)):
         try:
@@ -320,13 +318,5 @@ def _numbered(values: Iterable[Hashable]) -> NDArray[np.int64]:
     return np.array([ids.setdefault(each, len(ids)) for each in values], np.int64)
 
 
-def _value(cell: Any) -> Any:
-    """What a cell has, of Python's types; a text of it where Python has none, as of a year after 9999."""
-    try:
-        return cell.as_py()
-    except (OverflowError, ValueError):
-        return f"{cell.type} {cell.value}"
-
-
 def _where(reader: Reader, row: int, column: str) -> str:
-    return reader.where(row + 1, find_column(reader, column))
+    return reader.where(row + 1, reader.find(column))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from anabranch.errors import ConfigError, DataError, counted, kind_of
-from anabranch.storage.event_ids import as_whole
+from anabranch.tables.values import as_whole
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -1,0 +1,44 @@
+"""Whether the first line of a CSV file names its columns or is a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anabranch.tables.form import MISSING_VALUES
+from anabranch.tables.values import is_number
+
+_WHOLE = frozenset("0123456789")
+
+
+def named_by(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool | None:
+    """Return whether the first line names the columns; None if it could be a heading and a row.
+
+    Args:
+        first: the cells of the first line.
+        rows: those of some rows after it.
+
+    ======================================================================  =======
+    the first line                                                          is
+    ======================================================================  =======
+    only numbers and missing values, but for distinct whole numbers         a row
+    distinct whole numbers, as pandas names the columns of an array         unclear
+    nothing but missing values                                              unclear
+    numbers and texts                                                       unclear
+    texts, one of them above a number                                       heading
+    texts, all different                                                    heading
+    texts, two of them the same                                             unclear
+    ======================================================================  =======
+
+    >>> named_by(["a", "b"], [["1", "2"]]), named_by(["0.5", "1"], []), named_by(["0", "1"], [["0.5", "1"]])
+    (True, False, None)
+    """
+    cells = [cell.strip() for cell in first]
+    there = [cell for cell in cells if cell not in MISSING_VALUES]
+    numbers = [cell for cell in there if is_number(cell)]
+    if not there or 0 < len(numbers) < len(there):
+        return None
+    if numbers:
+        whole = all(_WHOLE.issuperset(cell) for cell in numbers) and len({*numbers}) == len(numbers)
+        return None if whole else False
+    above = any(cell and any(is_number(row[i]) for row in rows if i < len(row)) for i, cell in enumerate(cells))
+    return True if above or len({*there}) == len(there) else None

@@ -1,0 +1,105 @@
+"""What single cells mean: numbers, ids, missing values."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Container
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from anabranch.errors import DataError, kind_of
+
+_DIGITS = 1000
+"""Of the longest Decimal that is taken for a whole number."""
+_EXACT = 2**53
+"""Up to here a float has each whole number."""
+_WHOLE_FLOAT = re.compile(r"-?(0|[1-9][0-9]*)\.0+|-?[1-9](\.[0-9]+)?[eE]\+[0-9]{2,3}", re.ASCII)
+"""Whole numbers as programs write floats: 17.0, 1.5e+10."""
+
+
+def as_whole(value: Any) -> Any:
+    """Return a whole number as an int, of whatever type it is; everything else as it is."""
+    if isinstance(value, Decimal):
+        whole_number = value.is_finite() and value.adjusted() < _DIGITS and value == value.to_integral_value()
+        return int(value) if whole_number else value
+    return int(value) if isinstance(value, float | np.floating) and value.is_integer() else value
+
+
+def plain_text(value: Any) -> str:
+    """Return a value as a text without the space around it; a whole number as its digits, also if it is written as
+    a float.
+
+    Raises:
+        DataError: it is a float above 2**53, which has lost its last digits.
+
+    >>> plain_text(" A-17 "), plain_text(17.0), plain_text("17.0"), plain_text("1e+05"), plain_text("007.0")
+    ('A-17', '17', '17', '100000', '007.0')
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        if not _WHOLE_FLOAT.fullmatch(text):
+            return text
+        exact = Decimal(text)
+        if exact != exact.to_integral_value():
+            return text
+        value = float(text)
+    if isinstance(value, float | np.floating) and _EXACT < abs(float(value)) < math.inf:
+        raise DataError(
+            "a number above 2**53 is written as a float, so its last digits are lost: write the column as whole "
+            "numbers or as texts"
+        )
+    return str(as_whole(value)).strip()
+
+
+def entity_text(value: Any) -> str:
+    """Return an id as a text, in Unicode's form NFC; whole numbers as their digits.
+
+    Raises:
+        DataError: there is none, or it is no id, such as a broken number.
+
+    >>> entity_text(" A-17 "), entity_text(17), entity_text(17.0), entity_text(Decimal("17.0")), entity_text("17.0")
+    ('A-17', '17', '17', '17', '17')
+    """
+    whole = as_whole(value)
+    if whole is None or isinstance(whole, float | np.floating | Decimal | bool | bytes):
+        found = "None" if whole is None else kind_of(whole)
+        raise DataError(f"the entity is {found}, but it must be a text or a whole number")
+    try:
+        text = unicodedata.normalize("NFC", plain_text(value))
+        text.encode()
+    except DataError as error:
+        raise DataError(f"the entity is no id: {error}") from None
+    except ValueError:  # half a surrogate, or more digits than Python writes
+        raise DataError("the entity is no text that Unicode can write, or a number of too many digits") from None
+    if not text:
+        raise DataError("the entity is empty")
+    return text
+
+
+def is_missing(value: Any, missing_values: Container[str] = ()) -> bool:
+    """Return whether there is no value: null, not a number, an empty text, or one of the texts that mean so."""
+    if isinstance(value, str):
+        text = value.strip()
+        return not text or text in missing_values
+    return value is None or (isinstance(value, float | np.floating | Decimal) and math.isnan(value))
+
+
+def is_number(cell: str) -> bool:
+    """Return whether a text is a number, perhaps an infinite one."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return "_" not in cell and cell.isascii()  # Python reads 1_000 and digits of other scripts; a table does not.
+
+
+def value_of(cell: Any) -> Any:
+    """What an Arrow scalar has, of Python's types; a text of it if Python has none, as of a year after 9999."""
+    try:
+        return cell.as_py()
+    except (OverflowError, ValueError):
+        return f"{cell.type} {cell.value}"
