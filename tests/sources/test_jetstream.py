@@ -203,7 +203,7 @@ def test_a_message_that_cannot_be_used_is_kept_aside_and_passed(
         reasons,
         [
             "not JSON", "a list, not an object", "the entity is None", "no field 'at'", "a text is no time",
-            "a number of more than 60 digits is no time", "the entity is no text that Unicode can write",
+            "a number of more than 60 digits under time_unit", "the entity is no text that Unicode can write",
         ],
         strict=True,
     ):  # fmt: skip
@@ -575,7 +575,7 @@ def test_a_stream_or_bucket_that_is_not_there_is_named(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({}, "neither a stream nor a bucket"),
-        ({"stream": "s", "unit": "h"}, "unit is 'h'"),
+        ({"stream": "s", "unit": "h"}, "the unit of times is 'h'"),
         ({"stream": "s", "form": "xml"}, "form is 'xml'"),
         ({"stream": "s", "as_of": "then"}, "as_of is 'then'"),
         ({"stream": "a.b"}, r"stream is 'a.b', but it must be a name without spaces and \. \*"),
