@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.errors import ConfigError, DataError
-from anabranch.streams import Drift, readers, table
+from anabranch.streams import Drift, table
+from anabranch.tables import parquet_reader, records
 
 HEADER = ["a", "b", "c", "label"]
 ROWS = [[0.5, 1, -2, 0], [1.5, 1, 1e3, 1], [-1, 1, 0, 2], [2, 1, 4, 1]]
@@ -350,8 +351,8 @@ def test_the_size_of_the_pieces_does_not_matter(tmp_path_factory, n: int, size: 
     given = {"split": 2, "classes": 3, "shuffle_buffer": buffer, "seed": seed}
     expected = everything(table(files[0], **given))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readers, "_CSV_BYTES", size)
-        patch.setattr(readers, "_PARQUET_ROWS", size // 50)
+        patch.setattr(records, "PIECE", size)
+        patch.setattr(parquet_reader, "ROWS", size // 50)
         for file in files:
             found = everything(table(file, **given))
             np.testing.assert_array_equal(found[0], expected[0])

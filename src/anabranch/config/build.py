@@ -6,6 +6,7 @@ import hashlib
 import io
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from anabranch.config.run import (
     SlrUpdate,
     TableStream,
     UniformLabelDelay,
+    form_of,
 )
 from anabranch.core import models
 from anabranch.core.activation import Activation, Event, Fixed, Full, Random, Recorded
@@ -57,15 +59,19 @@ class Plan(NamedTuple):
     """What identifies the files that were read: name, size and checksum of each, by the section that names it."""
 
 
-def build(config: Config) -> Plan:
+def build(config: Config, *, shown: bool = True) -> Plan:
     """Build what a run needs; the one seed feeds them all.
+
+    Args:
+        config: the run.
+        shown: whether errors may show the cell of a table that is wrong; a party's go to its log.
 
     Raises:
         ConfigError: where the sections do not fit one another, or not the file that the stream reads.
         ModelError: where the model does not fit the stream.
         DataError: where a file is missing or broken.
     """
-    stream = _build_stream(config)
+    stream = _build_stream(config, shown)
     activation, recorded = _build_activation(config, len(stream.widths))
     data = {"stream": _identity(stream.describe())}
     if recorded:
@@ -183,7 +189,7 @@ def _build_model(config: Config, stream: Stream) -> SplitModel:
             )
 
 
-def _build_stream(config: Config) -> Stream:
+def _build_stream(config: Config, shown: bool) -> Stream:
     clients = config.clients()
     match config.stream:
         case ImnistStream(data_dir=data_dir, pool=pool):
@@ -211,10 +217,12 @@ def _build_stream(config: Config) -> Stream:
                 split=split,
                 label=table.label,
                 standardise=_standardise(table.standardise),
-                header=table.header,
                 classes=table.classes,
+                columns=[each.column for each in table.columns or ()],
+                **asdict(form_of(table)),
                 shuffle_buffer=table.shuffle_buffer,
                 seed=config.seed,
+                shown=shown,
             )
 
 

@@ -16,6 +16,11 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError,
 
 from anabranch.broker.nats_conf import MOST_CLIENTS
 from anabranch.config.run import (
+    ENCODING,
+    MISSING_VALUES,
+    SEPARATOR,
+    ClassNames,
+    ColumnOrName,
     Columns,
     Count,
     Detect,
@@ -139,8 +144,14 @@ class Labels(TableSection):
 
     path: Text = Field(description="a CSV or Parquet file with named columns")
     event: Text = Field(description="the name of the column with the events' names")
-    label: Text = Field(description="the name of the column with the labels, whole numbers from 0")
+    label: Text = Field(description="the name of the column with the labels")
+    classes: ClassNames | None = Field(
+        default=None, description="a list of the labels in the order of the model's classes; left out, they are numbers"
+    )
     follow: bool = Field(default=False, description="true or false: whether rows that the file gets later count too")
+    missing_values: tuple[str, ...] | None = MISSING_VALUES
+    encoding: Text | None = ENCODING
+    separator: Text | None = SEPARATOR
 
 
 class Features(TableSection):
@@ -148,9 +159,14 @@ class Features(TableSection):
 
     path: Text = Field(description="a CSV or Parquet file with named columns")
     event: Text = Field(description="the name of the column with the events' names")
-    columns: Columns = Field(description="a list of columns' names, in the order in which the model takes them")
+    columns: Annotated[tuple[ColumnOrName, ...], Field(min_length=1)] = Field(
+        description="a list of columns, in the order in which the model takes them; each a name, or a table with rules"
+    )
     mean: tuple[float, ...] | None = Field(default=None, description="a list of numbers, one a column")
     std: tuple[float, ...] | None = Field(default=None, description="a list of numbers above 0, one a column")
+    missing_values: tuple[str, ...] | None = MISSING_VALUES
+    encoding: Text | None = ENCODING
+    separator: Text | None = SEPARATOR
 
     @model_validator(mode="after")
     def _one_a_column(self) -> Features:
@@ -164,7 +180,7 @@ class Features(TableSection):
             raise ValueError("features.std has a number that is not above 0 and finite")
         if self.mean is not None and not all(abs(each) < float("inf") for each in self.mean):
             raise ValueError("features.mean has a number that is not finite")
-        if len({*self.columns}) < len(self.columns):
+        if len({each.name for each in self.columns}) < len(self.columns):
             raise ValueError("features.columns names a column twice")
         return self
 

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal, get_args
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from anabranch.tables import Column, TableForm
+
 Count = Annotated[int, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -135,6 +137,39 @@ class PhysicsStream(Section):
         return self
 
 
+class ColumnSection(Section):
+    """A column and what is made of it."""
+
+    name: Text = Field(description="the name of the column")
+    kind: Literal["number", "flag", "category"] = Field(default="number", description='"number", "flag" or "category"')
+    missing: Text | float | None = Field(
+        default=None, description='"refuse", "mean", "zero" or a number; of a category "unknown" or "refuse"'
+    )
+    standardise: bool = Field(default=False, description="true or false")
+    values: tuple[Text, ...] = Field(default=(), description="a list of texts")
+
+    @property
+    def column(self) -> Column:
+        """As the features take it."""
+        return Column(self.name, self.kind, self.missing, self.standardise, self.values)
+
+
+ColumnOrName = Annotated[
+    ColumnSection, BeforeValidator(lambda given: {"name": given} if isinstance(given, str) else given)
+]
+ClassNames = Annotated[tuple[Text | int, ...], Field(min_length=2)]
+MISSING_VALUES: Any = Field(default=None, description='a list of the texts that mean no value, such as ["NA", "?"]')
+ENCODING: Any = Field(default=None, description='"auto" or an encoding of a CSV file, such as "latin-1"')
+SEPARATOR: Any = Field(default=None, description='the character between two cells of a CSV file, such as ";"')
+
+
+def form_of(section: Section) -> TableForm:
+    """How a table is written, as a section that names its file says."""
+    settings = ("header", "encoding", "separator", "missing_values", "ignore")
+    given = {name: value for name in settings if (value := getattr(section, name, None)) is not None}
+    return TableForm(**given)
+
+
 class TableStream(Section):
     """Any CSV or Parquet file."""
 
@@ -144,7 +179,19 @@ class TableStream(Section):
     split: Split | None = _SPLIT
     standardise: Literal["online", "none"] | Scale = _STANDARDISE
     header: Literal["auto"] | bool = Field(default="auto", description='"auto", true or false')
-    classes: int | None = Field(default=None, ge=1, description="a whole number of classes of 1 or more")
+    classes: Count | ClassNames | None = Field(
+        default=None, description="a whole number of classes of 1 or more, or a list of the labels in order"
+    )
+    columns: tuple[ColumnOrName, ...] | None = Field(
+        default=None,
+        description='a list of columns and their rules, such as {name = "wind", kind = "category", values = ["N"]}',
+    )
+    missing_values: tuple[str, ...] | None = MISSING_VALUES
+    ignore: tuple[str, ...] | None = Field(
+        default=None, description='a list of columns that nobody holds; "" is each column without a name'
+    )
+    encoding: Text | None = ENCODING
+    separator: Text | None = SEPARATOR
     shuffle_buffer: int = _SHUFFLE
 
 

@@ -6,20 +6,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from anabranch.broker.connect import connect
 from anabranch.broker.credentials import Credentials
-from anabranch.config.run import Columns, Section, Text
+from anabranch.config.run import (
+    ENCODING,
+    MISSING_VALUES,
+    SEPARATOR,
+    ClassNames,
+    ColumnOrName,
+    Columns,
+    Section,
+    Text,
+    form_of,
+)
 from anabranch.errors import ConfigError, DataError
 from anabranch.sources.base import Source
-from anabranch.sources.features import Column
 from anabranch.sources.file import FileSource
 from anabranch.sources.jetstream import JetStreamSource
 from anabranch.storage.cursor import Cursor
 from anabranch.storage.dead_letters import Aside
 from anabranch.storage.event_ids import Names, read_key
 from anabranch.storage.times import UNITS, YEARS, TimeRule, micros
+from anabranch.tables.columns import Rule
 
 CURSOR, ENTITIES, ASIDE = "cursor.sqlite", "entities.sqlite", "aside.jsonl"
 """Files in the party's folder: how far its source was read, whom hashes are of, and messages that cannot be used."""
@@ -35,28 +45,6 @@ ISO = "iso"
 """The format of ISO 8601."""
 _SKEW: Any = Field(default=3600.0, description="a number of seconds of 0 or more")
 _AS_OF: Any = Field(default="event", description='"event" or "now"')
-
-
-class ColumnSection(Section):
-    """A column and what is made of it."""
-
-    name: Text = Field(description="the name of the column")
-    kind: Literal["number", "flag", "category"] = Field(default="number", description='"number", "flag" or "category"')
-    missing: Text | float | None = Field(
-        default=None, description='"refuse", "mean", "zero" or a number; of a category "unknown" or "refuse"'
-    )
-    standardise: bool = Field(default=False, description="true or false")
-    values: tuple[Text, ...] = Field(default=(), description="a list of texts")
-
-    @property
-    def column(self) -> Column:
-        """As the features take it."""
-        return Column(self.name, self.kind, self.missing, self.standardise, self.values)
-
-
-ColumnOrName = Annotated[
-    ColumnSection, BeforeValidator(lambda given: {"name": given} if isinstance(given, str) else given)
-]
 
 
 class SourceSection(Section):
@@ -118,6 +106,8 @@ class FileSection(SourceSection):
         default=None, description="a list of two times: one of the file, and when that is by this machine's clock"
     )
     order: Literal["check", "sort"] = Field(default="check", description='"check" or "sort"')
+    encoding: Text | None = ENCODING
+    separator: Text | None = SEPARATOR
 
 
 class SqlSection(SourceSection):
@@ -162,6 +152,7 @@ class FeaturesOf(Section):
     columns: Annotated[tuple[ColumnOrName, ...], Field(min_length=1)] = Field(
         description="a list of columns, in the order in which the model takes them; each a name, or a table with rules"
     )
+    missing_values: tuple[str, ...] | None = MISSING_VALUES
     kept: int = Field(default=100_000, ge=1, description="a whole number of events of 1 or more")
     kept_for: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         default=None, description="a number of seconds above 0; left out, as long as there is room"
@@ -174,7 +165,11 @@ class FeaturesOf(Section):
 class LabelsOf(Section):
     """What is made of a source's labels."""
 
-    label: Text = Field(description="the name of the column with the labels, whole numbers from 0")
+    label: Text = Field(description="the name of the column with the labels")
+    classes: ClassNames | None = Field(
+        default=None, description="a list of the labels in the order of the model's classes; left out, they are numbers"
+    )
+    missing_values: tuple[str, ...] | None = MISSING_VALUES
     late: Literal["fresh", "stored"] | None = Field(
         default=None, description='"fresh" or "stored"; left out, a round begins with each label'
     )
@@ -256,12 +251,12 @@ def absolute_url(url: str, base: Path) -> str:
     return begin + str(base / url.removeprefix(begin)) if url.startswith(begin) else url
 
 
-def open_source(section: AnySource, columns: tuple[str, ...], party: Credentials, folder: Path) -> Source:
+def open_source(section: AnySource, rules: Mapping[str, Rule], party: Credentials, folder: Path) -> Source:
     """Return the source that a section describes, for these columns.
 
     Args:
         section: of the party's file, its paths absolute.
-        columns: that readings have.
+        rules: of the columns that readings have; a file is refused if a value is neither missing nor one of its column.
         party: whose it is.
         folder: of the party, for how far the source was read.
 
@@ -271,7 +266,7 @@ def open_source(section: AnySource, columns: tuple[str, ...], party: Credentials
         DataError: where a file cannot be read, or a row of it is wrong.
         CheckpointError: where the folder's files are of another source.
     """
-    names = section.names_of_events()
+    names, columns = section.names_of_events(), tuple(rules)
     times, event_times = section.times, section.event_times
     max_age = section.max_age if isinstance(section, FeaturesOf) else None
     if max_age is not None and max_age < section.grain:
@@ -287,7 +282,7 @@ def open_source(section: AnySource, columns: tuple[str, ...], party: Credentials
                 path, names, section.time, columns, entity=section.entity, event_time=section.event_time,
                 interval=section.interval if isinstance(section, FileLabels) else None, times=times,
                 event_times=event_times, speed=section.speed, origin=origin, order=section.order, max_age=max_age,
-                cursor=Cursor(folder / CURSOR, path.name),
+                cursor=Cursor(folder / CURSOR, path.name), form=form_of(section), rules=rules,
             )  # fmt: skip
         case SqlSection():
             from anabranch.sources.sql.database import database_of  # an extra

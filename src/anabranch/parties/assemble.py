@@ -106,7 +106,7 @@ def replay(config: Config) -> Replay:
             "measure_regret: needs the gradients of passive clients, which a federation does not have: simulate it "
             "('anabranch run')"
         )
-    plan = runner.build(config)
+    plan = runner.build(config, shown=False)
     return Replay(config, plan, _prepare(plan), len(plan.model.clients))
 
 

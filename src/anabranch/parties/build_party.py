@@ -27,7 +27,7 @@ from anabranch.config.party import (
     SendOnDeltaActivation,
     ServerFile,
 )
-from anabranch.config.run import DlrUpdate, EventActivation, FullActivation, OgdUpdate, SlrUpdate
+from anabranch.config.run import DlrUpdate, EventActivation, FullActivation, OgdUpdate, SlrUpdate, form_of
 from anabranch.config.source import SourcedFeatures, SourcedLabels, open_source
 from anabranch.core.activation import Activation, Event, Fixed, Full, Random
 from anabranch.core.layers import Projection, Sum
@@ -69,6 +69,7 @@ from anabranch.sources.labels import SourceLabels
 from anabranch.storage.feature_store import KeptInputs
 from anabranch.storage.files import replace_file, writing
 from anabranch.storage.pending_labels import Waiting
+from anabranch.tables.columns import Classes
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +86,13 @@ def server_party(file: ServerFile, credentials: Credentials, folder: Path) -> Se
     if not isinstance(labels, Labels):
         return _sourced_server(file, labels, credentials, folder)
     samples = TableLabels(
-        Path(labels.path), labels.event, labels.label, file.model.classes, rounds=file.rounds, follow=labels.follow
+        Path(labels.path),
+        labels.event,
+        labels.label,
+        _classes(file),
+        form=form_of(labels),
+        rounds=file.rounds,
+        follow=labels.follow,
     )
     _log.info("%d events with labels", len(samples), extra={"party": credentials.party})
     return _server(file, samples, credentials, folder)
@@ -100,8 +107,9 @@ def _sourced_server(file: ServerFile, labels: SourcedLabels, credentials: Creden
             f"labels.late is '{labels.late}', so clients tell of events, which they cannot under SLR: its window of "
             "samples is that of the server's order. Leave late out, or use another update"
         )
-    source = open_source(labels, (labels.label,), credentials, folder)
-    found = SourceLabels(source, labels.label, file.model.classes)
+    classes = _classes(file)
+    source = open_source(labels, {labels.label: classes}, credentials, folder)
+    found = SourceLabels(source, labels.label, classes, form_of(labels).missing_values)
     samples, room = SourceSamples(found), None
     taken: SourceSamples | SourceHappenings = samples
     if labels.late is not None:
@@ -161,18 +169,19 @@ def client_party(file: ClientFile, credentials: Credentials, folder: Path) -> Cl
             f"activation.name is {file.activation.name}, which goes by readings as they happen: name a source of them "
             'in [features], such as source = "csv"'
         )
-    features = TableFeatures(Path(own.path), own.event, own.columns, own.mean, own.std)
+    columns = [each.column for each in own.columns]
+    features = TableFeatures(Path(own.path), own.event, columns, own.mean, own.std, form_of(own))
     _log.info(
         "%d events with %s; their schema is %s",
         len(features),
-        counted(len(own.columns), "feature"),
+        counted(features.width, "feature"),
         features.schema,
         extra={"party": credentials.party},
     )
     decide = decider(_activation(file.activation), file.seed, credentials.index)
     return _client(
         file,
-        len(own.columns),
+        features.width,
         features.look,
         decide,
         credentials,
@@ -184,9 +193,9 @@ def client_party(file: ClientFile, credentials: Credentials, folder: Path) -> Cl
 def _sourced_client(file: ClientFile, own: SourcedFeatures, credentials: Credentials, folder: Path) -> ClientParty:
     """Return a client whose events and features come from a source."""
     columns = tuple(each.column for each in own.columns)
-    features = rules.Features(columns)
+    features = rules.Features(columns, missing_values=form_of(own).missing_values)
     stimulus = _stimulus(file, columns, credentials.index)
-    source = open_source(own, tuple(each.name for each in columns), credentials, folder)
+    source = open_source(own, {each.name: each for each in columns}, credentials, folder)
     kept = KeptInputs(folder / INPUTS, most=own.kept, expiry=own.kept_for, durable=file.durable)
 
     def make(width: int, look: Look, decide: Decide, **options: Any) -> ClientParty:
@@ -271,6 +280,16 @@ def sum_up(party: ServerParty | ClientParty, folder: Path) -> None:
 def _of(model: SplitModel, prefix: str, name: str) -> dict[str, NDArray[Any]]:
     arrays = model.to_arrays().items()
     return {name + key.removeprefix(prefix): array for key, array in arrays if key.startswith(prefix)}
+
+
+def _classes(file: ServerFile) -> Classes:
+    """Return the classes of the labels, as many as the model has."""
+    names, count = file.labels.classes, file.model.classes
+    if names is None:
+        return Classes(count)
+    if len(names) != count:
+        raise ConfigError(f"labels.classes names {counted(len(names), 'label')}, but model.classes is {count}")
+    return Classes.named(names)
 
 
 def _in_order(file: ServerFile, credentials: Credentials) -> list[Any]:

@@ -55,12 +55,13 @@ class FileSource:
         max_age: seconds that a row may be older than an event; then its values are missing. None is any.
         cursor: how far it was read before; None begins anew.
         form: how the file is written; its first line names the columns, whatever this says.
+        rules: of some of the columns, whose values are then missing or such that the rules take them.
         clock: seconds since 1970.
         sleep: waits for so many.
 
     Raises:
         ConfigError: where there is no such column, or a setting is out of range.
-        DataError: where the file cannot be read, or an entity or a time of it is wrong; it names the row.
+        DataError: where the file cannot be read, or an entity, a time or a value of it is wrong; it names the row.
     """
 
     slow = False
@@ -85,6 +86,7 @@ class FileSource:
         max_age: float | None = None,
         cursor: Cursor | None = None,
         form: TableForm | None = None,
+        rules: Mapping[str, Rule] | None = None,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -102,7 +104,7 @@ class FileSource:
         self._fresh = Freshness(max_age, self.counts)
         times = times or TimeRule(unit)
         event_times = event_times or times
-        self._reader = reader = open_table(path, replace(form or TableForm(), header=True), shown=False)
+        reader = open_table(path, replace(form or TableForm(), header=True), shown=False)
         known, told, span, whose = (_listed(each) for each in (time, event_time, interval, entity))
         cells = iter(reader.whole(reader.find_all([*known, *told, *span, *whose, *columns])))
         found = _times(reader, known, [next(cells) for _ in known], times)
@@ -110,6 +112,8 @@ class FileSource:
         ends = [_times(reader, [name], [next(cells)], event_times) for name in span]
         entities = reader.ids_of(reader.find(whose[0]), next(cells)) if whose else None
         self._values = dict(zip(columns, cells, strict=True))
+        if rules:
+            _check(reader, self._values, rules)
         rows = len((found, *ends)[-1])
         if not rows:
             raise DataError(f"{path}: the file has no rows")
@@ -122,18 +126,6 @@ class FileSource:
         if ends:
             self._spread(reader, ends[0], ends[1], found if known else None)
         self._arrange()
-
-    def check(self, rules: Mapping[str, Rule]) -> None:
-        """Check that each value of these columns is missing or one that its rule takes.
-
-        Raises:
-            DataError: one is not; it names the row.
-        """
-        columns = [self._reader.find(name) for name in rules]
-        cells = [self._values[name] for name in rules]
-        _, wrong = numbers_of(self._reader, columns, [OrMissing(rule) for rule in rules.values()], cells)
-        if wrong is not None:
-            raise wrong
 
     def _spread(
         self, reader: Reader, starts: NDArray[np.int64], ends: NDArray[np.int64], known: NDArray[np.int64] | None
@@ -273,6 +265,14 @@ def entities_of(path: Path, column: str) -> list[str]:
     """
     reader = open_table(path, TableForm(header=True))
     return reader.ids(reader.find(column))
+
+
+def _check(reader: Reader, values: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
+    """Refuse values that are neither missing nor such that the rules take them."""
+    columns = reader.find_all([*rules])
+    _, wrong = numbers_of(reader, columns, [*map(OrMissing, rules.values())], [values[name] for name in rules])
+    if wrong is not None:
+        raise wrong
 
 
 def _times(reader: Reader, columns: Sequence[str], cells: Sequence[Any], rule: TimeRule) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from anabranch.checks import whole
 from anabranch.errors import ConfigError, DataError, kind_of
-from anabranch.tables.values import is_missing, plain_text
+from anabranch.tables.values import is_missing, is_number, plain_text
 
 Kind: TypeAlias = Literal["number", "flag", "category"]
 Said: TypeAlias = Callable[[Any], str]
@@ -150,7 +150,8 @@ class Column:
         try:
             number = number_of(value, said)
         except DataError as error:
-            raise DataError(f"{error}{_ADVICE if isinstance(value, str) else ''}") from None
+            word = isinstance(value, str) and not is_number(value)
+            raise DataError(f"{error}{_ADVICE if word else ''}") from None
         return self._missing(value, said) if math.isnan(number) else number
 
     def _missing(self, value: Any, said: Said) -> float:
@@ -227,10 +228,11 @@ class Classes:
         try:
             number = number_of(value, said)
         except DataError as error:
-            raise DataError(f"{error}: if labels are texts, name them, such as classes = ['low', 'high']") from None
-        if not number.is_integer():
-            raise DataError(f"{which} is not a whole number")
-        if not 0 <= number < self.count:
+            raise DataError(f"{error}: name labels that are texts, such as classes = ['low', 'high']") from None
+        if number < 0 or not number.is_integer():
+            wrong = "negative" if number < 0 else "not a whole number"
+            raise DataError(f"{which} is {wrong}: name labels that are not numbered from 0, such as classes = [-1, 1]")
+        if number >= self.count:
             raise DataError(f"{which} is not in 0..{self.count - 1}")
         return number
 

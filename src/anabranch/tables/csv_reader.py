@@ -40,7 +40,7 @@ class CsvReader(Reader):
         try:
             piece = next(filter(None, (each.lstrip(b"\r\n") for each in pieces(self._content, self.form))), b"")
         except RowError as error:
-            raise DataError(f"{self.path}: row 1 {error}") from None
+            raise DataError(f"{self.path}: the first line {error}") from None
         lines = first = first_row(piece, separator)
         for _ in range(_LOOK):
             lines += first_row(piece[len(lines) :], separator)

@@ -97,7 +97,7 @@ def find_classes(reader: Reader, column: int) -> Classes:
         DataError: there are numbers and texts, a label is missing or no class, there are more than a thousand classes,
             or there is no row.
     """
-    any_number = Classes(MOST_CLASSES)
+    any_number = Classes(2**31)
     texts: set[str] = set()
     done, largest = 0, 1
     for (cells,) in reader.cells([column]):
@@ -111,11 +111,12 @@ def find_classes(reader: Reader, column: int) -> Classes:
         else:
             x, wrong = numbers_of(reader, [column], [any_number], [cells], done)
             if wrong is not None:
-                raise _advised(str(wrong))
+                raise wrong
             largest = max(largest, int(x.max()))
         done += len(cells)
-        if len(texts) > MOST_CLASSES:
-            raise _advised(f"{reader.path}: column '{reader.names[column]}' has over {MOST_CLASSES:,} different labels")
+        if max(len(texts), largest + 1) > MOST_CLASSES:
+            name = reader.names[column]
+            raise _advised(f"{reader.path}: column '{name}' has labels of more than {MOST_CLASSES:,} classes")
     if not done:
         raise DataError(f"{reader.path}: the file has no rows")
     return Classes(largest + 1) if not texts else Classes.named(sorted(texts))
@@ -134,7 +135,7 @@ def _text_label(reader: Reader, column: int, row: int, cell: Any) -> str:
 
 def _advised(what: str) -> DataError:
     return DataError(
-        f"{what}: say which labels there are, such as classes = ['low', 'high'], or how many whole numbers from 0 on, "
+        f"{what}: if it is the label, name the classes, such as classes = ['low', 'high'], or say how many there are, "
         "such as classes = 2000"
     )
 
