@@ -326,7 +326,7 @@ class ClientFile(PartySettings):
 
 
 AnyFile = PartyFile | ServerFile | ClientFile
-_KINDS: dict[str, type[PartySettings]] = {"run": PartyFile, "labels": ServerFile, "features": ClientFile}
+KINDS: dict[str, type[PartySettings]] = {"run": PartyFile, "labels": ServerFile, "features": ClientFile}
 """The setting that only this kind of file has."""
 
 
@@ -351,13 +351,13 @@ def check(values: Mapping[str, Any], path: Path) -> AnyFile:
     Raises:
         ConfigError: where a setting is unknown or out of range; it names each.
     """
-    found = [key for key in _KINDS if key in values]
+    found = [key for key in KINDS if key in values]
     if len(found) != 1:
         has = f"has both {' and '.join(found)}" if found else "has neither [labels] nor [features]"
         raise ConfigError(
             f"{path}: {has}: the server's file has [labels], a client's has [features], and one of 'anabranch up' run"
         )
-    kind = _KINDS[found[0]]
+    kind = KINDS[found[0]]
     try:
         party = kind.model_validate(_tuples(values))
     except ValidationError as error:

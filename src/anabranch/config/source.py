@@ -277,7 +277,7 @@ def open_source(section: AnySource, rules: Mapping[str, Rule], party: Credential
     match section:
         case FileSection():
             path = Path(section.path)
-            origin = None if section.origin is None else _origin(*section.origin)
+            origin = origin_of(section)
             return FileSource(
                 path, names, section.time, columns, entity=section.entity, event_time=section.event_time,
                 interval=section.interval if isinstance(section, FileLabels) else None, times=times,
@@ -311,7 +311,15 @@ def open_source(section: AnySource, rules: Mapping[str, Rule], party: Credential
             )  # fmt: skip
 
 
-def _origin(file: str, wall: str) -> tuple[int, int]:
+def origin_of(section: FileSection) -> tuple[int, int] | None:
+    """Return a time of the file and when that is, both in microseconds since 1970; None where the section has none.
+
+    Raises:
+        ConfigError: where one is no time.
+    """
+    if section.origin is None:
+        return None
+    file, wall = section.origin
     try:
         return micros(file), micros(wall)
     except DataError as error:

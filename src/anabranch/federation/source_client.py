@@ -97,6 +97,11 @@ class _Sourced(Engine):
     _source: Source
     _taken: _Taken
 
+    @property
+    def source(self) -> Source:
+        """Where its events come from."""
+        return self._source
+
     def _take_from(self, source: Source, taken: _Taken) -> None:
         self._source, self._taken = source, taken
         taken.fails = self._fails

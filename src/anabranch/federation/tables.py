@@ -206,6 +206,16 @@ class TableFeatures:
     def __len__(self) -> int:
         return len(self._features)
 
+    @property
+    def events(self) -> list[bytes]:
+        """The names of all events, in the file's order."""
+        return [*self._rows]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the features, in order."""
+        return self._made.names
+
     def look(self, event: bytes) -> NDArray[Any] | None:
         """Return the features (d_m,) of an event; None where the file does not have it."""
         row = self._rows.get(event)

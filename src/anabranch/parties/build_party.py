@@ -85,17 +85,26 @@ def server_party(file: ServerFile, credentials: Credentials, folder: Path) -> Se
     labels = file.labels
     if not isinstance(labels, Labels):
         return _sourced_server(file, labels, credentials, folder)
-    samples = TableLabels(
+    samples = table_labels(file, labels)
+    _log.info("%d events with labels", len(samples), extra={"party": credentials.party})
+    return _server(file, samples, credentials, folder)
+
+
+def table_labels(file: ServerFile, labels: Labels) -> TableLabels:
+    """Return the labels of a plain table.
+
+    Raises:
+        ConfigError, DataError: where they cannot be read.
+    """
+    return TableLabels(
         Path(labels.path),
         labels.event,
         labels.label,
-        _classes(file),
+        classes_of(file),
         form=form_of(labels),
         rounds=file.rounds,
         follow=labels.follow,
     )
-    _log.info("%d events with labels", len(samples), extra={"party": credentials.party})
-    return _server(file, samples, credentials, folder)
 
 
 def _sourced_server(file: ServerFile, labels: SourcedLabels, credentials: Credentials, folder: Path) -> ServerParty:
@@ -107,7 +116,7 @@ def _sourced_server(file: ServerFile, labels: SourcedLabels, credentials: Creden
             f"labels.late is '{labels.late}', so clients tell of events, which they cannot under SLR: its window of "
             "samples is that of the server's order. Leave late out, or use another update"
         )
-    classes = _classes(file)
+    classes = classes_of(file)
     source = open_source(labels, {labels.label: classes}, credentials, folder)
     found = SourceLabels(source, labels.label, classes, form_of(labels).missing_values)
     samples, room = SourceSamples(found), None
@@ -169,8 +178,7 @@ def client_party(file: ClientFile, credentials: Credentials, folder: Path) -> Cl
             f"activation.name is {file.activation.name}, which goes by readings as they happen: name a source of them "
             'in [features], such as source = "csv"'
         )
-    columns = [each.column for each in own.columns]
-    features = TableFeatures(Path(own.path), own.event, columns, own.mean, own.std, form_of(own))
+    features = table_features(own)
     _log.info(
         "%d events with %s; their schema is %s",
         len(features),
@@ -188,6 +196,16 @@ def client_party(file: ClientFile, credentials: Credentials, folder: Path) -> Cl
         folder,
         schema=features.schema,
     )
+
+
+def table_features(own: Features) -> TableFeatures:
+    """Return the features of a plain table.
+
+    Raises:
+        ConfigError, DataError: where they cannot be read.
+    """
+    columns = [each.column for each in own.columns]
+    return TableFeatures(Path(own.path), own.event, columns, own.mean, own.std, form_of(own))
 
 
 def _sourced_client(file: ClientFile, own: SourcedFeatures, credentials: Credentials, folder: Path) -> ClientParty:
@@ -282,7 +300,7 @@ def _of(model: SplitModel, prefix: str, name: str) -> dict[str, NDArray[Any]]:
     return {name + key.removeprefix(prefix): array for key, array in arrays if key.startswith(prefix)}
 
 
-def _classes(file: ServerFile) -> Classes:
+def classes_of(file: ServerFile) -> Classes:
     """Return the classes of the labels, as many as the model has."""
     names, count = file.labels.classes, file.model.classes
     if names is None:

@@ -57,9 +57,25 @@ def serve(
     Raises:
         AnabranchError: where the party cannot take part; see `anabranch.federation.engine.Engine.run`.
     """
+    settings, credentials = load(path, server=server)
+    name_party(credentials.party)
+    folder = Path(settings.folder)
+    with locked(folder):
+        return process.run(lambda: _run(path, settings, credentials, folder, report, with_parent))
+
+
+def load(path: Path, *, server: bool) -> tuple[partyfile.AnyFile, Credentials]:
+    """Return the settings of a party's file, and its connection.
+
+    Args:
+        path: of the party's file.
+        server: whether it should be the server's.
+
+    Raises:
+        ConfigError: where it is another party's, or a setting is wrong.
+    """
     settings = partyfile.load(path)
     credentials = Credentials.load(settings.connection)
-    name_party(credentials.party)
     if server == isinstance(settings, partyfile.ClientFile) and not isinstance(settings, partyfile.PartyFile):
         section, command = ("features", "client") if server else ("labels", "server")
         raise ConfigError(f"{path}: has [{section}], so start it with 'anabranch {command}'")
@@ -68,12 +84,10 @@ def serve(
     if server != (credentials.index == 0):
         command = "client" if server else "server"
         raise ConfigError(f"{path}: is the file of {credentials.party}: start it with 'anabranch {command}'")
-    folder = Path(settings.folder)
-    with locked(folder):
-        return process.run(lambda: _run(path, settings, credentials, folder, report, with_parent))
+    return settings, credentials
 
 
-def _party(
+def party_of(
     path: Path, settings: partyfile.AnyFile, credentials: Credentials, folder: Path
 ) -> ServerParty | ClientParty:
     """Return the party of a file."""
@@ -141,7 +155,7 @@ async def _run(
     with_parent: int | None,
 ) -> Stop:
     leaving = asyncio.Event()
-    party = await _when_there(lambda: _party(path, settings, credentials, folder), leaving, with_parent)
+    party = await _when_there(lambda: party_of(path, settings, credentials, folder), leaving, with_parent)
     if party is None:
         return Stop(LEFT)
     _leave_on_signals(party.leave, with_parent)

@@ -136,6 +136,19 @@ class Table(Stream):
         self._shuffle_buffer, self._seed = shuffle_buffer, seed
         self._sha256 = ""
 
+    @property
+    def label(self) -> str:
+        """The name of the column with the labels."""
+        return self._reader.names[self._target]
+
+    @property
+    def uses(self) -> list[tuple[int, str, Column]]:
+        """Each client's number with each of its columns, and what is made of that."""
+        owners = [m for m, columns in enumerate(self._parts, 1) for _ in columns]
+        names = [self._reader.names[i] for columns in self._parts for i in columns]
+        online = [replace(rule, standardise=True) if rule.kind == "number" else rule for rule in self._rules]
+        return [*zip(owners, names, online if self._scale == "online" else self._rules, strict=True)]
+
     def describe(self) -> dict[str, Any]:
         """Return the file's name, size and SHA-256 (read through once), its rows where known, and how it is used.
 
