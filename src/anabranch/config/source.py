@@ -106,8 +106,14 @@ class FileSection(SourceSection):
         default=None, description="a list of two times: one of the file, and when that is by this machine's clock"
     )
     order: Literal["check", "sort"] = Field(default="check", description='"check" or "sort"')
+
     encoding: Text | None = ENCODING
     separator: Text | None = SEPARATOR
+
+    @model_validator(mode="after")
+    def _has_times_as_its_origin(self) -> FileSection:
+        origin_of(self)
+        return self
 
 
 class SqlSection(SourceSection):

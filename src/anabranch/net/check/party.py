@@ -17,15 +17,7 @@ import pyarrow as pa
 
 from anabranch.config import party as partyfile
 from anabranch.config.run import form_of
-from anabranch.config.source import (
-    FeaturesOf,
-    FileLabels,
-    FileSection,
-    JetStreamSection,
-    LabelsOf,
-    SqlSection,
-    origin_of,
-)
+from anabranch.config.source import FeaturesOf, FileLabels, FileSection, JetStreamSection, LabelsOf, SqlSection
 from anabranch.errors import DataError
 from anabranch.federation.source_client import SourcedClient, SourcedServer
 from anabranch.net.check.columns import ColumnSeen
@@ -94,7 +86,7 @@ def _at_rest(settings: Any) -> Any:
     """Return the settings, but for those that make a source wait."""
     which = "labels" if isinstance(settings, partyfile.ServerFile) else "features"
     section = getattr(settings, which)
-    if isinstance(section, FileSection) and (origin_of(section) is None or section.speed is not None):
+    if isinstance(section, FileSection) and (section.origin is None or section.speed is not None):
         section = section.model_copy(update={"speed": None, "origin": None})
     if isinstance(section, SqlSection):
         section = section.model_copy(update={"follow": False, "lag": 0.0})
@@ -173,7 +165,7 @@ class _Seen:
         self._is_sql, self._label = isinstance(section, SqlSection), ""
         if checked.is_server:
             self._label, self._classes = section.label, own.classes_of(settings)
-            checked.findings.classes = Counter()
+            checked.findings.classes = {}
         else:
             columns = [each.column for each in section.columns]
             self._features = Features(columns, missing_values=self._missing_values)
