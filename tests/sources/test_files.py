@@ -19,6 +19,8 @@ from anabranch.sources.file import FileSource
 from anabranch.storage.cursor import Cursor
 from anabranch.storage.event_ids import Names
 from anabranch.storage.times import TimeRule
+from anabranch.tables import Column, TableForm
+from anabranch.tables.columns import Classes
 from source_playing import placed, play, run
 
 NAMES = Names(bytes(32))
@@ -208,7 +210,7 @@ def test_times_that_go_back_are_refused_or_sorted(tmp_path: Path) -> None:
         ("who,at,a\nx,,1\n", "row 1, column 'at': an empty cell is no time"),
         (f"who,at,a\nx,{'1' * 400},1\n", "row 1, column 'at': a number of more than 60 digits under time_unit"),
         ("who,at,a\nx,202611281305,1\nx,5,2\n", "row 1, column 'at': a number of 12 digits .* format = .%Y%m%d%H%M"),
-        ("who,at,a\n ,1,1\n", "row 1, column 'who': the entity is empty"),
+        ("who,at,a\n ,1,1\n", "row 1, column 'who': the id is empty"),
         ("who,at,a\n", "has no rows"),
         ("who,at,a\nx,1\n", "row 1 has 2 cells, expected 3"),
     ],
@@ -216,6 +218,25 @@ def test_times_that_go_back_are_refused_or_sorted(tmp_path: Path) -> None:
 def test_wrong_rows_are_named(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(DataError, match=said):
         opened(tmp_path / "t.csv", text)
+
+
+def test_a_value_that_its_column_does_not_take_is_refused_at_the_start(tmp_path: Path) -> None:
+    rules = {"a": Column("a")}
+    missing = opened(tmp_path / "t.csv", "who,at,a\nx,1,NA\nx,2,\nx,3,5\n", rules=rules)  # a rule has its say later
+    assert [each.reading.values["a"] for each in given_of(missing)] == ["NA", "", "5"]
+    text = "who,at,a\nx,1,NA\nx,2,1\nx,3,s3cr3t\n"
+    with pytest.raises(DataError, match=r"t.csv: row 3, column 'a': a text is not a number.* missing_values$"):
+        opened(tmp_path / "t.csv", text, rules=rules)
+    assert opened(tmp_path / "t.csv", text, rules=rules, form=TableForm(missing_values=("NA", "s3cr3t")))
+    with pytest.raises(DataError, match="row 3, column 'a': a text is not a number: name labels that are texts"):
+        opened(tmp_path / "t.csv", text, rules={"a": Classes(2)})
+
+
+def test_ids_that_a_program_wrote_as_floats_are_the_same(tmp_path: Path) -> None:
+    source = opened(tmp_path / "t.csv", "who,at,a\n1.0,1,10\n1e+05,2,20\n")
+    assert (at(source, "1", 1), at(source, "100000", 2)) == ("10", "20")
+    with pytest.raises(DataError, match="row 1, column 'who': the id, a text, is one of missing_values"):
+        opened(tmp_path / "t.csv", "who,at,a\nNA,1,10\n")
 
 
 @pytest.mark.parametrize(

@@ -293,6 +293,8 @@ def _unknown(problem: _Problem) -> str:
         return f"there is no setting or section '{problem.dotted}'.{hint}"
     section, last = problem.key
     settings = problem.record.settings()
+    if last in settings:  # a setting within its value
+        return _wrong(problem)
     has = f" It has {', '.join(settings)}." if settings else ""
     kinds = kinds_by_name(section)
     near = [*settings, "name"] if kinds else settings

@@ -160,7 +160,7 @@ class Features(TableSection):
     path: Text = Field(description="a CSV or Parquet file with named columns")
     event: Text = Field(description="the name of the column with the events' names")
     columns: Annotated[tuple[ColumnOrName, ...], Field(min_length=1)] = Field(
-        description="a list of columns, in the order in which the model takes them; each a name, or a table with rules"
+        description="a list of columns' names, or of tables with rules, in the order in which the model takes them"
     )
     mean: tuple[float, ...] | None = Field(default=None, description="a list of numbers, one a column")
     std: tuple[float, ...] | None = Field(default=None, description="a list of numbers above 0, one a column")

@@ -252,7 +252,8 @@ def _stimulus(file: ClientFile, columns: Sequence[rules.Column], index: int) -> 
         case OnEventActivation():
             return OnEvent()
         case SendOnDeltaActivation(threshold=threshold, columns=chosen):
-            stimulus = SendOnDelta(threshold, chosen or numbers_of(columns))
+            missing_values = form_of(file.features).missing_values
+            stimulus = SendOnDelta(threshold, chosen or numbers_of(columns), missing_values=missing_values)
             if unknown := stimulus.unknown(columns):
                 raise ConfigError(f"activation.columns names '{unknown}', which is no number of features.columns")
             return stimulus

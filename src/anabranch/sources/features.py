@@ -68,6 +68,11 @@ class Features:
         self._mean = None if mean is None else np.asarray(mean, np.float64)
         self._std = None if std is None else np.asarray(std, np.float64)
         self._missing_values = frozenset(missing_values)
+        self._categories = np.array([column.kind == "category" for column in self.columns])
+        self._means = np.array([column.rule == "mean" for column in self.columns])
+        self._scaled = np.array([column.standardise for column in self.columns])
+        self._constants = np.array([0.0 if isinstance(each.rule, str) else each.rule for each in self.columns])
+        self._places = np.arange(len(self.columns))
         self.width = sum(each.width for each in self.columns)
         """How many features there are."""
         rules = None if plain else [_described(each) for each in self.columns]
@@ -118,31 +123,29 @@ class Features:
 
         Cutting the readings into other pieces, or giving them one at a time, returns the same bits.
         """
-        kinds = [column.kind == "category" for column in self.columns]
-        there = ~(np.isnan(numbers) | kinds)
+        if not len(numbers):
+            return state, np.zeros((0, self.width))
+        there = ~(np.isnan(numbers) | self._categories)
         seen = state[0] > 0
-        first = np.where(seen, state[1], numbers[np.argmax(there, axis=0), np.arange(len(kinds))])
-        first = np.where(seen | there.any(axis=0), first, 0.0)
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        first = np.where(seen, state[1], numbers[there.argmax(axis=0), self._places])
+        first[~(seen | there.any(axis=0))] = 0.0
+        with np.errstate(all="ignore"):
             away = np.where(there, numbers - first, 0.0)
             # cumsum adds row by row, unlike sum, which adds in pairs.
-            count = np.cumsum(np.concatenate([state[:1], there]), axis=0)[1:]
-            total = np.cumsum(np.concatenate([state[2:3], away]), axis=0)[1:]
-            squares = np.cumsum(np.concatenate([state[3:4], np.square(away)]), axis=0)[1:]
+            count, total, squares = (
+                np.cumsum(np.concatenate([before[None], each]), axis=0)[1:]
+                for before, each in ((state[0], there), (state[2], away), (state[3], np.square(away)))
+            )
             mean = np.where(count > 0, total / count, 0.0)
-            x = numbers.copy()
-            for i, column in enumerate(self.columns):
-                stands_in = first[i] + mean[:, i] if column.rule == "mean" else _constant(column)
-                x[:, i] = np.where(np.isnan(x[:, i]), stands_in, x[:, i])
-                if column.standardise:
-                    variance = squares[:, i] / count[:, i] - np.square(mean[:, i])
-                    scaled = (x[:, i] - first[i] - mean[:, i]) / np.sqrt(variance)
-                    x[:, i] = np.where(variance > 0, scaled, 0.0)
+            x = np.where(np.isnan(numbers), np.where(self._means & (count > 0), first + mean, self._constants), numbers)
+            if self._scaled.any():
+                variance = squares / count - np.square(mean)
+                scaled = np.where(variance > 0, (x - first - mean) / np.sqrt(variance), 0.0)
+                x = np.where(self._scaled, scaled, x)
             if self._mean is not None and self._std is not None:
                 x = (x - self._mean) / self._std
-        if len(x):
-            state = np.stack([count[-1], first, total[-1], squares[-1]])
-        return state, self._one_hot(x) if any(kinds) else x
+        state = np.stack([count[-1], first, total[-1], squares[-1]])
+        return state, self._one_hot(x) if self._categories.any() else x
 
     def _one_hot(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         parts = [
@@ -159,11 +162,6 @@ class Features:
         row, feature = (int(i) for i in np.argwhere(bad)[0])
         columns = [column for column in self.columns for _ in column.features]
         return row, columns[feature]
-
-
-def _constant(column: Column) -> float:
-    """What stands in for each missing value of a column."""
-    return float(column.rule) if not isinstance(column.rule, str) else 0.0
 
 
 def schema_digest(

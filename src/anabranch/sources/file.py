@@ -269,6 +269,8 @@ def entities_of(path: Path, column: str) -> list[str]:
 
 def _check(reader: Reader, values: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
     """Refuse values that are neither missing nor such that the rules take them."""
+    if not rules:
+        return
     columns = reader.find_all([*rules])
     _, wrong = numbers_of(reader, columns, [*map(OrMissing, rules.values())], [values[name] for name in rules])
     if wrong is not None:

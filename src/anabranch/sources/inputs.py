@@ -182,7 +182,9 @@ class Inputs:
         except DataError as error:
             read = Names.read(event)
             when = "" if read is None else f" of {text_of(read[1])}"
-            self._notes.note("unusable", f"an event{when} counts as unknown here, since a value is unusable: {error}")
+            self._notes.note(
+                "unusable", f"an event{when} counts as unknown here, since a value of it is unusable: {error}"
+            )
             return None
 
     def _keep(self, event: bytes, state: State, x: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -48,7 +48,7 @@ class SourceLabels:
     def __init__(
         self, source: Source, column: str, classes: int | Classes, missing_values: Sequence[str] = MISSING_VALUES
     ) -> None:
-        self._source, self._column, self._missing_values = source, column, missing_values
+        self._source, self._column, self._missing_values = source, column, frozenset(missing_values)
         self._classes = classes if isinstance(classes, Classes) else Classes(classes)
         self.counts: Counter[str] = source.counts
         self.notes = Notes(self.counts, "labels")
@@ -64,7 +64,9 @@ class SourceLabels:
                     self.counts["without a label"] += 1
                 else:
                     when = text_of(happening.reading.time)
-                    self.notes.note("no class", f"a row of {when} is left out: column '{self._column}': {error}")
+                    self.notes.note(
+                        "no class", f"column '{self._column}': the label of a row of {when} is left out: {error}"
+                    )
             else:
                 yield LateLabel(happening.name, label, _time_of(happening), happening)
                 continue

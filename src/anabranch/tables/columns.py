@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, time
+from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from anabranch.checks import whole
 from anabranch.errors import ConfigError, DataError, kind_of
-from anabranch.tables.values import is_missing, is_number, plain_text
+from anabranch.tables.values import MissingValues, is_missing, is_number, missing_numbers, plain_text
 
 Kind: TypeAlias = Literal["number", "flag", "category"]
 Said: TypeAlias = Callable[[Any], str]
@@ -25,7 +26,10 @@ _FLAGS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "t": 1.0, "f": 0.0, 
 _FLAGS |= {"1.0": 1.0, "0.0": 0.0}
 
 
-_ADVICE = ": a column of words is of kind = 'category', and a text that means no value belongs into missing_values"
+_ADVICE = (
+    ": has the column changed its type? A column of words is of kind = 'category', and a text that means no value "
+    "belongs into missing_values"
+)
 
 
 class Rule(Protocol):
@@ -36,7 +40,7 @@ class Rule(Protocol):
         """Whether values that are numbers are taken as they are."""
         ...
 
-    def number(self, value: Any, missing_values: Container[str], said: Said = kind_of) -> float:
+    def number(self, value: Any, missing_values: MissingValues, said: Said = kind_of) -> float:
         """Return what a value is as a number; NaN if there is none and something else stands in for it.
 
         Raises:
@@ -93,8 +97,13 @@ class Column:
             raise ConfigError(f"{where}: a category needs its values, such as values = ['retail', 'farming']")
         if self.values and not category:
             raise ConfigError(f"{where}: has values, so its kind must be category")
-        if len({*self.values}) < len(self.values):
+        if len({*self._texts}) < len(self.values):
             raise ConfigError(f"{where}: names a value twice")
+
+    @cached_property
+    def _texts(self) -> tuple[str, ...]:
+        """The values as they are compared: 1.0 is 1."""
+        return tuple(map(plain_text, self.values))
 
     @property
     def width(self) -> int:
@@ -125,7 +134,7 @@ class Column:
         """Whether values that are numbers are taken as they are."""
         return self.kind == "number"
 
-    def number(self, value: Any, missing_values: Container[str], said: Said = kind_of) -> float:
+    def number(self, value: Any, missing_values: MissingValues, said: Said = kind_of) -> float:
         """Return what a value is as a number: of a category the place among its values.
 
         NaN stands for a missing value, unless the rule refuses that.
@@ -133,26 +142,31 @@ class Column:
         Raises:
             DataError: it is no value of the column; the message does not name that.
         """
+        if self.kind == "number":
+            return self._plain_number(value, missing_values, said)
         if self.kind == "category":
             text = None if is_missing(value) else plain_text(value)
-            if text in self.values:
-                return float(self.values.index(text))
+            if text in self._texts:
+                return float(self._texts.index(text))
         if is_missing(value, missing_values):
             return self._missing(value, said)
-        match self.kind:
-            case "category":
-                return float(len(self.values))
-            case "flag":
-                flag = flag_of(value)
-                if flag is None:
-                    raise DataError(f"{said(value)} is neither true nor false")
-                return flag
+        if self.kind == "category":
+            return float(len(self.values))
+        flag = flag_of(value)
+        if flag is None:
+            raise DataError(f"{said(value)} is neither true nor false")
+        return flag
+
+    def _plain_number(self, value: Any, missing_values: MissingValues, said: Said) -> float:
+        if value is None or (isinstance(value, str) and (not value.strip() or value.strip() in missing_values)):
+            return self._missing(value, said)
         try:
             number = number_of(value, said)
         except DataError as error:
             word = isinstance(value, str) and not is_number(value)
             raise DataError(f"{error}{_ADVICE if word else ''}") from None
-        return self._missing(value, said) if math.isnan(number) else number
+        missing = math.isnan(number) or number in missing_numbers(missing_values)
+        return self._missing(value, said) if missing else number
 
     def _missing(self, value: Any, said: Said) -> float:
         category = self.kind == "category"
@@ -208,7 +222,7 @@ class Classes:
         """Whether labels that are numbers are taken as they are."""
         return not self.names
 
-    def number(self, value: Any, missing_values: Container[str], said: Said = kind_of) -> float:
+    def number(self, value: Any, missing_values: MissingValues, said: Said = kind_of) -> float:
         """Return the class of a label.
 
         Raises:
@@ -222,18 +236,16 @@ class Classes:
             empty = isinstance(value, str) and not value.strip()
             text_said = f" ({said(value)} is one of missing_values)" if isinstance(value, str) and not empty else ""
             raise DataError("the cell is empty" if empty else f"the label is missing{text_said}")
-        which = f"the label {said(value)}"
         if self.names:
-            raise DataError(f"{which} is none of the {self.count} that classes names")
+            raise DataError(f"{said(value)} is none of the {self.count} labels that classes names")
         try:
             number = number_of(value, said)
         except DataError as error:
             raise DataError(f"{error}: name labels that are texts, such as classes = ['low', 'high']") from None
         if number < 0 or not number.is_integer():
-            wrong = "negative" if number < 0 else "not a whole number"
-            raise DataError(f"{which} is {wrong}: name labels that are not numbered from 0, such as classes = [-1, 1]")
+            raise DataError(f"{said(value)} is no whole number from 0 on: name such labels, as in classes = [-1, 1]")
         if number >= self.count:
-            raise DataError(f"{which} is not in 0..{self.count - 1}")
+            raise DataError(f"{said(value)} is no label from 0 to {self.count - 1}: is the number of classes right?")
         return number
 
     def refused(self, numbers: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anabranch.errors import ConfigError
+from anabranch.tables.values import plain_text
 
 AUTO: Literal["auto"] = "auto"
 MISSING_VALUES = (
@@ -26,7 +27,8 @@ class TableForm:
             refuses a file that could be both.
         encoding: of a CSV file. ``"auto"`` is UTF-8, or UTF-16 or UTF-32 with a byte order mark.
         separator: the character between two cells of a CSV file.
-        missing_values: the texts that mean no value. An empty cell never has one.
+        missing_values: the texts that mean no value. An empty cell never has one. A number means the same in each form,
+            as -200 and -200.0 do.
         ignore: the names of columns that are not part of the table; ``""`` is each column without a name.
 
     Raises:
@@ -46,16 +48,17 @@ class TableForm:
         if not isinstance(separator, str) or len(separator) != 1 or not separator.isascii() or separator in '"\r\n':
             raise ConfigError(f"separator is {separator!r}: must be one character, such as ',', ';' or '\\t'")
         for name in ("missing_values", "ignore"):
-            object.__setattr__(self, name, _texts(name, getattr(self, name)))
+            object.__setattr__(self, name, _texts(name, getattr(self, name), plain=name == "missing_values"))
         if self.encoding != AUTO:
             _check_encoding(self.encoding)
 
 
-def _texts(name: str, given: Iterable[str]) -> tuple[str, ...]:
+def _texts(name: str, given: Iterable[str], *, plain: bool) -> tuple[str, ...]:
     texts = None if isinstance(given, str) else tuple(given)
     if texts is None or not all(isinstance(each, str) for each in texts):
         raise ConfigError(f"{name} is {given!r}: must be a list of texts")
-    return tuple(each.strip() for each in texts)
+    stripped = [each.strip() for each in texts]
+    return tuple(dict.fromkeys([*stripped, *(map(plain_text, stripped) if plain else ())]))
 
 
 def _check_encoding(encoding: str) -> None:

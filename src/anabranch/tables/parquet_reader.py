@@ -65,4 +65,7 @@ def _plain(column: Any) -> Any:
     if pa.types.is_dictionary(kind):
         return _plain(column.dictionary_decode())
     texts = pa.types.is_large_string(kind) or getattr(pa.types, "is_string_view", lambda kind: False)(kind)
-    return column.cast(pa.string()) if texts else column
+    column = column.cast(pa.string()) if texts else column
+    if pa.types.is_string(column.type):
+        column.validate(full=True)  # else what is no UTF-8 fails wherever it is used
+    return column

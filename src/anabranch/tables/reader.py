@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from anabranch.errors import ConfigError, DataError, counted, kind_of, nearest
 from anabranch.tables.form import TableForm
-from anabranch.tables.values import entity_text, is_number
+from anabranch.tables.values import entity_text, is_missing, is_number
 
 _SHOWN = 40
 _NAMELESS = re.compile(r"|Unnamed: \d+(_level_\d+)?|__index_level_\d+__")
@@ -83,15 +83,16 @@ class Reader(ABC):
         found: list[str] = []
         for cell in cells.to_pylist():
             try:
-                text = entity_text(cell)
-                if text in self.form.missing_values:
+                if is_missing(cell):
+                    raise DataError("the id is empty")
+                if is_missing(cell, self.form.missing_values):
                     raise DataError(
-                        f"the id is {self.quoted(cell)}, which is one of missing_values: name these without it if it "
+                        f"the id, {self.quoted(cell)}, is one of missing_values: give missing_values without it if it "
                         "is an id"
                     )
+                found.append(entity_text(cell))
             except DataError as error:
                 raise DataError(f"{self.where(len(found) + 1, column)}: {error}") from None
-            found.append(text)
         return found
 
     # -- names and places ---------------------------------------------------------------------------------------

@@ -11,11 +11,14 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
+import numpy as np
+
 from anabranch.tables.content import Content
 from anabranch.tables.form import AUTO, TableForm
 
 PIECE = 1 << 18
 """Bytes that are read at a time."""
+_QUOTE, _LINE_FEED, _RETURN = b'"\n\r'
 _LONGEST = 1 << 28
 """Bytes that a row may have."""
 
@@ -47,6 +50,15 @@ def whole_rows(piece: bytes, separator: str) -> int:
     """Return how many bytes the whole rows at the beginning of a piece have."""
     if b'"' not in piece:
         return max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
+    text = np.frombuffer(piece, np.uint8)
+    quotes = np.flatnonzero(text == _QUOTE)
+    # If each odd quotation mark begins a cell, or follows one and is the second of two that stand for one, then what is
+    # after it is quoted, and what is after each even one is not.
+    before = text[quotes[0 if quotes[0] else 2 :: 2] - 1]
+    if np.isin(before, [ord(separator), _QUOTE, *b"\r\n"]).all():
+        ends = np.flatnonzero((text == _LINE_FEED) | (text == _RETURN))
+        free = ends[np.searchsorted(quotes, ends) % 2 == 0]
+        return int(free[-1]) + 1 if len(free) else 0
     found = _rows(separator)[0].match(piece)
     return 0 if found is None else found.end()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from anabranch.errors import DataError, kind_of
 from anabranch.tables.columns import Classes, Rule, Said
 from anabranch.tables.reader import Reader
-from anabranch.tables.values import is_missing, is_number, plain_text, value_of
+from anabranch.tables.values import MissingValues, is_missing, is_number, missing_numbers, plain_text, value_of
 
 MOST_CLASSES = 1000
 """More classes than this are declared and not found."""
@@ -31,7 +31,7 @@ class OrMissing:
     def numeric(self) -> bool:
         return self.rule.numeric
 
-    def number(self, value: Any, missing_values: Container[str], said: Said = kind_of) -> float:
+    def number(self, value: Any, missing_values: MissingValues, said: Said = kind_of) -> float:
         try:
             return self.rule.number(value, missing_values, said)
         except DataError:
@@ -140,7 +140,7 @@ def _advised(what: str) -> DataError:
     )
 
 
-def _parsed(rule: Rule, cells: Any, missing_values: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def _parsed(rule: Rule, cells: Any, missing_values: MissingValues) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return a column as numbers, and which of them are none."""
     if rule.numeric:
         numbers = _cast(cells)
@@ -149,6 +149,8 @@ def _parsed(rule: Rule, cells: Any, missing_values: Sequence[str]) -> tuple[NDAr
             absent = pa.compute.is_in(texts, pa.array({"", *missing_values}, pa.string()))
             numbers = _cast(pa.compute.if_else(absent, pa.scalar(None, pa.string()), texts))
         if numbers is not None:
+            if absent := missing_numbers(missing_values):
+                numbers = np.where(np.isin(numbers, [*absent]), np.nan, numbers)
             return numbers, rule.refused(numbers)
     try:
         encoded = cells.dictionary_encode()
@@ -178,7 +180,7 @@ _NUMERIC = (
 )  # fmt: skip
 
 
-def _number(rule: Rule, value: Any, missing_values: Sequence[str]) -> tuple[float, float]:
+def _number(rule: Rule, value: Any, missing_values: MissingValues) -> tuple[float, float]:
     """Return a value as a number, and 1 if it is none."""
     try:
         return rule.number(value, missing_values), 0.0

@@ -7,12 +7,14 @@ import re
 import unicodedata
 from collections.abc import Container
 from decimal import Decimal
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from anabranch.errors import DataError, kind_of
 
+MissingValues: TypeAlias = frozenset[str] | tuple[str, ...]
 _DIGITS = 1000
 """Of the longest Decimal that is taken for a whole number."""
 _EXACT = 2**53
@@ -80,12 +82,35 @@ def entity_text(value: Any) -> str:
     return text
 
 
+@lru_cache(maxsize=64)
+def missing_numbers(missing_values: MissingValues) -> frozenset[float]:
+    """Return the finite numbers among the texts that mean no value."""
+    return frozenset(float(text) for text in missing_values if is_number(text) and math.isfinite(float(text)))
+
+
 def is_missing(value: Any, missing_values: Container[str] = ()) -> bool:
-    """Return whether there is no value: null, not a number, an empty text, or one of the texts that mean so."""
+    """Return whether there is no value: null, not a number, an empty text, or what one of the texts that mean so says.
+
+    >>> missing_values = {"NA", "-200"}
+    >>> [is_missing(value, missing_values) for value in ("NA", " -200.0 ", -200, -200.0, "None", float("nan"))]
+    [True, True, True, True, False, True]
+    """
+    if value is None:
+        return True
     if isinstance(value, str):
         text = value.strip()
-        return not text or text in missing_values
-    return value is None or (isinstance(value, float | np.floating | Decimal) and math.isnan(value))
+        return not text or text in missing_values or _written(text) in missing_values
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number | Decimal):
+        return False
+    return (not isinstance(value, int | np.integer) and math.isnan(value)) or _written(value) in missing_values
+
+
+def _written(value: Any) -> str:
+    """A value as `plain_text` has it, also if that has lost its last digits."""
+    try:
+        return plain_text(value)
+    except (DataError, ValueError):
+        return str(value)
 
 
 def is_number(cell: str) -> bool:
@@ -102,4 +127,4 @@ def value_of(cell: Any) -> Any:
     try:
         return cell.as_py()
     except (OverflowError, ValueError):
-        return f"{cell.type} {cell.value}"
+        return f"{cell.type} {getattr(cell, 'value', '')}"

@@ -220,7 +220,7 @@ def _wider(ends: tuple[float, float], value: int) -> tuple[float, float]:
     return min(ends[0], value), max(ends[1], value)
 
 
-def _count(findings: Findings, classes: Classes, value: Any, missing_values: Sequence[str]) -> None:
+def _count(findings: Findings, classes: Classes, value: Any, missing_values: tuple[str, ...]) -> None:
     """Count a row by its label."""
     assert findings.classes is not None
     try:
