@@ -19,7 +19,7 @@ from paho.mqtt.client import Client as MqttClient
 from paho.mqtt.enums import CallbackAPIVersion
 
 from anabranch.broker.local import LocalBroker
-from anabranch.errors import ConfigError, ConnectError, OutputError
+from anabranch.errors import ConfigError, ConnectError, DataError, OutputError
 from anabranch.sources import jetstream
 from anabranch.sources.base import Happening
 from anabranch.sources.jetstream import JetStreamSource
@@ -607,3 +607,42 @@ def test_of_a_long_message_the_beginning_is_kept_aside(tmp_path: Path) -> None:
     assert aside.put("s", payload, "why")
     line = json.loads(aside.path.read_text())
     assert (base64.b64decode(line["payload"]), line["bytes"]) == (payload[: 16 * 1024], 1_280_000)
+
+
+def test_messages_of_another_unit_end_the_party_and_are_not_acknowledged(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        await tell(js, ("x", 1711846800000, 1), ("y", 1711846801000, 2))
+        source = opened(broker, times=TimeRule(), ack_wait=0.2)
+        with pytest.raises(DataError, match=r"no message has a usable time: .* write time_unit = \"ms\""):
+            await first(source, 1)
+        await source.close()
+        right = opened(broker, times=TimeRule("ms"), ack_wait=0.2)
+        assert [each.reading.time for each in await first(right, 2)] == [1711846800000000, 1711846801000000]
+        await right.close()
+
+    with_broker(tmp_path, body)
+
+
+def test_one_message_of_another_unit_is_kept_aside(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        await tell(js, ("x", 1711846800000, 1), ("y", 1711846801, 2))
+        source = opened(broker, times=TimeRule(), max_age=5.0)
+        (only,) = await first(source, 1)
+        assert (only.reading.entity, source.counts["unusable"]) == ("y", 1)
+        looked = [source.look(NAMES.of("y", (1711846801 + s) * 1_000_000)) for s in (0, 5, 6)]
+        assert looked == [{"a": 2}, {"a": 2}, {"a": None}]
+        await source.close()
+
+    with_broker(tmp_path, body)
+
+
+def test_a_bucket_of_another_unit_ends_the_party(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        bucket = await js.key_value("customers")
+        await bucket.put("x", json.dumps({"who": "x", "at": 20260331, "a": 1}).encode())
+        source = opened(broker, stream=None, bucket="customers", times=TimeRule())
+        with pytest.raises(DataError, match=r"no message has a usable time: .* write format = .%Y%m%d"):
+            await source.begin()
+        await source.close()
+
+    with_broker(tmp_path, body)

@@ -90,6 +90,16 @@ def test_an_entity_is_as_its_last_row_before_the_event_says(database: Database) 
     run(now.close())
 
 
+@pytest.mark.parametrize("as_of", ["event", "now"])
+def test_a_row_that_is_too_old_is_missing(database: Database, as_of: str) -> None:
+    add(database, (1, "x", 10, 1))
+    source = opened(database, as_of=as_of, max_age=5.0)
+    looked = [source.look(NAMES.of("x", second * 1_000_000)) for second in (10, 15, 16)]
+    assert looked == [{"a": 1}, {"a": 1}, {"a": None}]
+    assert source.counts["too old"] == 1
+    run(source.close())
+
+
 def test_entities_that_come_later_are_learned(database: Database, tmp_path: Path) -> None:
     now = [100.0]
     add(database, (1, "x", 1, 10))
