@@ -32,7 +32,7 @@ from anabranch.tables.columns import Classes
 
 SAMPLES = 20
 """Rows that are shown as features."""
-MOST, MOST_OF_A_DATABASE = 1_000_000, 100_000
+MOST, MOST_OF_A_DATABASE = 1_000_000, 20_000
 """Rows that are looked at as events."""
 MOST_CELLS = 20_000_000
 """Cells of a file that are looked at for what its columns have."""
@@ -48,6 +48,8 @@ class Checked:
     """Of its events, or of the events of its labels."""
     key: tuple[str, int] | None = None
     """What tells its entity key, and its grain; None where events have names of their own."""
+    is_slow: bool = False
+    """Whether each look-up is a query."""
     look: Callable[[bytes], Any] = lambda event: None
     """The values of an event; None where the party has none."""
 
@@ -76,6 +78,7 @@ def check_party(path: Path, stack: ExitStack) -> Checked:
             stack.callback(lambda: asyncio.run(party.source.close()))
             names = section.names_of_events()
             checked.key, checked.look = (names.hash("").hex(), names.grain), party.source.look
+            checked.is_slow = party.source.slow
             _look_at_source(checked, section, party.source, settings)
         else:
             _look_at_table(checked, settings)
