@@ -27,7 +27,7 @@ from anabranch.parties import build_party as own
 from anabranch.protocol.memory import InMemory
 from anabranch.protocol.messages import Welcome
 from anabranch.simulation.chunks import Chunk
-from anabranch.sources.features import Features
+from anabranch.sources.features import Features, schema_digest
 from anabranch.tables import Column, TableForm
 from anabranch.tables.columns import Classes
 
@@ -222,7 +222,7 @@ def test_a_client_that_lacks_an_event_is_replaced_as_its_policy_says(folder: Pat
 
 
 def test_the_schema_that_the_server_demands(folder: Path) -> None:
-    digests = [tables.schema_digest(COLUMNS[name], MEAN[name], STD[name]) for name in COLUMNS]
+    digests = [schema_digest(COLUMNS[name], MEAN[name], STD[name]) for name in COLUMNS]
     text = server_text().replace('name = "bank"', f'name = "bank"\nschema = "{digests[1]}"')
     server, (bank, shop) = parties(folder, text, *map(client_text, COLUMNS))
     assert [bank.conversation.schema, shop.conversation.schema] == digests
@@ -234,13 +234,13 @@ def test_the_schema_that_the_server_demands(folder: Path) -> None:
 
 
 def test_a_digest_knows_names_order_and_scaling(folder: Path) -> None:
-    one = tables.schema_digest(["a", "b"], [0.0, 1.0], [1.0, 1.0])
+    one = schema_digest(["a", "b"], [0.0, 1.0], [1.0, 1.0])
     assert len(one) == 16
     others = [
-        tables.schema_digest(["b", "a"], [0.0, 1.0], [1.0, 1.0]),
-        tables.schema_digest(["a", "b"], [0.0, 1.0], [1.0, 2.0]),
-        tables.schema_digest(["a", "b"], None, None),
-        tables.schema_digest(["ab"], None, None),
+        schema_digest(["b", "a"], [0.0, 1.0], [1.0, 1.0]),
+        schema_digest(["a", "b"], [0.0, 1.0], [1.0, 2.0]),
+        schema_digest(["a", "b"], None, None),
+        schema_digest(["ab"], None, None),
     ]
     assert len({one, *others}) == 5
 
@@ -520,6 +520,15 @@ def test_labels_that_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
+def test_a_line_that_is_being_written_is_left_whatever_the_file_is_called(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "labels.txt"
+    mark = "" if encoding == "utf-8" else "\ufeff"
+    for end, expected in (("", [(b"x", 0)]), ("\n", [(b"x", 0), (b"y", 1)])):
+        path.write_bytes((mark + "order,fraud\nx,0\ny,1" + end).encode(encoding))
+        assert labels(path, follow=True).take(9) == expected
+
+
 def test_a_file_of_labels_may_be_away_while_it_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -594,6 +603,7 @@ def test_features_that_come_later_are_found(
     assert held.look(b"z") is None
     path.write_text("order,a,b\nx,1,2\ny,3,four\n")
     assert held.look(b"z") is None
-    assert "row 2, column 'b': a text is not a number; going on with what it had before" in caplog.text
+    assert "row 2, column 'b': a text is not a number: " in caplog.text
+    assert "; going on with what it had before" in caplog.text
     assert "four" not in caplog.text
     assert held.look(b"x") is not None

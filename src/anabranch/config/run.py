@@ -164,7 +164,7 @@ SEPARATOR: Any = Field(default=None, description='the character between two cell
 
 
 def form_of(section: Section) -> TableForm:
-    """How a table is written, as a section that names its file says."""
+    """Return how a table is written, as the section that names its file says."""
     settings = ("header", "encoding", "separator", "missing_values", "ignore")
     given = {name: value for name in settings if (value := getattr(section, name, None)) is not None}
     return TableForm(**given)

@@ -21,6 +21,8 @@ from anabranch.protocol.codec import LONGEST_EVENT
 from anabranch.sources.features import Features
 from anabranch.tables import Column, Reader, TableForm, open_table
 from anabranch.tables.columns import Classes
+from anabranch.tables.content import content_of
+from anabranch.tables.reader import naming
 from anabranch.tables.rows import read_rows
 from anabranch.tables.values import plain_text
 
@@ -34,7 +36,7 @@ def event_name(name: str | bytes) -> bytes:
     """Return an event's name on the wire: its UTF-8 without the space around it, or 16 bytes of BLAKE2b where that
     is long.
 
-    Every party makes it of its own file, so the names in the files must be the same texts in Unicode's form NFC; a
+    Every party makes it of its own file, so the names in the files must be the same texts in Unicode's form NFC. A
     whole number is the same if it is written as a float. ``bytes`` of at most 32 stay as they are.
 
     >>> event_name(" order 17 "), event_name("17.0")
@@ -253,19 +255,17 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _unfinished(path: Path) -> bool:
-    """Return whether a text file's last line has no end yet: someone may be writing it."""
-    if not path.name.lower().endswith(".csv"):
+    """Return whether the last line of a CSV file has no end yet: someone may be writing it."""
+    content = content_of(path)
+    if content.parquet or content.compression is not None:
         return False
-    try:
-        with path.open("rb") as file:
-            file.seek(-1, 2)
-            return file.read(1) not in (b"\n", b"\r")
-    except OSError as error:  # it was there a moment ago
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    with naming(path), path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 4))
+        return not file.read().rstrip(b"\0").endswith((b"\n", b"\r"))  # in UTF-16 and UTF-32 there are bytes of 0
 
 
 def _opened(path: Path, form: TableForm | None) -> Reader:
-    """Return a party's file, whose errors go to its log."""
+    """Open a party's file, whose errors go to its log."""
     return open_table(path, replace(form or TableForm(), header=True), shown=False)
 
 

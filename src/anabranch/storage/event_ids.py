@@ -15,7 +15,19 @@ from pathlib import Path
 from anabranch.checks import whole
 from anabranch.errors import ConfigError
 from anabranch.storage.files import check_private, writing
-from anabranch.tables.values import entity_text as entity_text
+from anabranch.tables.values import entity_text
+
+__all__ = [
+    "EARLIEST",
+    "HASH_BYTES",
+    "KEY_BYTES",
+    "LATEST",
+    "NAME_BYTES",
+    "Names",
+    "entity_text",
+    "read_key",
+    "write_key",
+]
 
 KEY_BYTES = 32
 HASH_BYTES = 16

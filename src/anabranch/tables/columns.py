@@ -1,4 +1,4 @@
-"""The rules of columns: what is made of each value of a number, a flag, a category or a label."""
+"""The rules of columns: numbers of the values of a number, a flag, a category or a label."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ADVICE = (
 
 
 class Rule(Protocol):
-    """What is made of a column's values."""
+    """A way to make a number of each value of a column."""
 
     @property
     def numeric(self) -> bool:
@@ -55,7 +55,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Column:
-    """One column, and what is made of it.
+    """One column and its rule.
 
     Args:
         name: as the values have it.

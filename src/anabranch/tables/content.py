@@ -1,4 +1,4 @@
-"""What a file has in it, by its first bytes and whatever its name: CSV or Parquet, plain or compressed."""
+"""Tells CSV and Parquet, plain and compressed, by a file's first bytes and never by its name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FIRST = 4096
 
 
 class Content(NamedTuple):
-    """What a file has in it."""
+    """The kind of a file."""
 
     path: Path
     compression: str | None
@@ -51,7 +51,7 @@ class Content(NamedTuple):
 
     @contextmanager
     def open(self) -> Iterator[Any]:
-        """Return the file's bytes, decompressed, as a file of Arrow's."""
+        """Open the file's bytes, decompressed, as a file of Arrow's."""
         with pa.OSFile(str(self.path)) as file:
             if self.compression is None:
                 yield file
@@ -61,7 +61,7 @@ class Content(NamedTuple):
 
     @property
     def mark(self) -> tuple[str, int]:
-        """The encoding that a byte order mark says, and how many bytes that takes; ``"utf-8"`` and 0 without one."""
+        """The encoding that a byte order mark says, and its bytes; ``"utf-8"`` and 0 without one."""
         for mark, encoding in _MARKS.items():
             if self.first.startswith(mark):
                 return encoding, len(mark)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from anabranch.tables.form import MISSING_VALUES
 from anabranch.tables.values import is_number
 
-_WHOLE = frozenset("0123456789")
+_MANY = 5
+"""So many numbers that only rise or only fall are seldom a row, and often wavelengths or times that name columns."""
 
 
 def named_by(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool | None:
@@ -20,8 +22,9 @@ def named_by(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool | None
     ======================================================================  =======
     the first line                                                          is
     ======================================================================  =======
-    only numbers and missing values, but for distinct whole numbers         a row
+    only numbers and missing values, but for the next two                   a row
     distinct whole numbers, as pandas names the columns of an array         unclear
+    five or more numbers that only rise or only fall                        unclear
     nothing but missing values                                              unclear
     numbers and texts                                                       unclear
     texts, one of them above a number                                       heading
@@ -38,7 +41,10 @@ def named_by(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool | None
     if not there or 0 < len(numbers) < len(there):
         return None
     if numbers:
-        whole = all(_WHOLE.issuperset(cell) for cell in numbers) and len({*numbers}) == len(numbers)
-        return None if whole else False
+        values = [float(cell) for cell in numbers]
+        whole = len({*values}) == len(values) and all(value.is_integer() for value in values)
+        steps = [b - a for a, b in pairwise(values)]
+        sorted_ = len(values) >= _MANY and (min(steps) > 0 or max(steps) < 0)
+        return None if whole or sorted_ else False
     above = any(cell and any(is_number(row[i]) for row in rows if i < len(row)) for i, cell in enumerate(cells))
     return True if above or len({*there}) == len(there) else None

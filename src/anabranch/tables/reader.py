@@ -1,4 +1,4 @@
-"""What every table file offers, and how its errors name places."""
+"""The interface of table files, and how their errors name places."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Reader(ABC):
 
     @abstractmethod
     def _pieces(self, columns: Sequence[int]) -> Iterator[list[Any]]:
-        """Return the chosen columns as Arrow arrays, some rows at a time."""
+        """Yield the chosen columns as Arrow arrays, some rows at a time."""
 
     def cells(self, columns: Sequence[int]) -> Iterator[list[Any]]:
         """Yield the chosen columns as Arrow arrays, some rows at a time; those of a CSV file are texts.
@@ -98,12 +98,12 @@ class Reader(ABC):
     # -- names and places ---------------------------------------------------------------------------------------
 
     def where(self, row: int, column: int) -> str:
-        """How messages name a cell."""
+        """Return how messages name a cell."""
         name = self.names[column]
         return f"{self.path}: row {row}, column " + (f"'{name}'" if name else f"{column + 1}, which has no name")
 
     def quoted(self, cell: Any) -> str:
-        """Return a cell for a message, shortened; or what it is, if errors may not show it."""
+        """Return a cell for a message, shortened, or its type if errors may not show it."""
         if not self.shown:
             return kind_of(cell)
         text = str(cell).strip()
@@ -112,7 +112,7 @@ class Reader(ABC):
         return f"'{text}'" if isinstance(cell, str) and not is_number(cell) else text
 
     def find(self, name: str, *others: str) -> int:
-        """Where the column of this name is.
+        """Return the place of the column of this name.
 
         Args:
             name: of the column.
@@ -164,7 +164,7 @@ class Reader(ABC):
                 )
 
     def find_all(self, names: Sequence[str]) -> list[int]:
-        """Where the columns of these names are; see `find`."""
+        """Return the places of the columns of these names; see `find`."""
         return [self.find(name, *names) for name in names]
 
 

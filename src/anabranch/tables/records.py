@@ -1,7 +1,7 @@
-"""The rows of a CSV file as bytes of UTF-8, a piece at a time, each of which ends where a row ends.
+"""Reads the rows of a CSV file as UTF-8, a piece at a time.
 
-A quoted cell may have line breaks in it, and a row may be of any length. So a piece is cut by the grammar of CSV, and
-not at a number of bytes.
+A quoted cell may have line breaks in it, and a row may be long. So a piece ends where a row ends by the grammar of
+CSV, and not after a number of bytes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class RowError(Exception):
 
 @lru_cache(maxsize=8)
 def _rows(separator: str) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
-    """What matches all whole rows at the beginning of some bytes, and what matches the first of them.
+    """Return the patterns of all whole rows at the beginning of some bytes, and of the first row.
 
-    A cell begins with a quotation mark and is quoted, or it begins with something else and ends at a separator or a
-    line break. A quotation mark elsewhere is a character like any other.
+    A cell that begins with a quotation mark is quoted. Another one ends at a separator or a line break, and a quotation
+    mark in it is a character like any other.
     """
     s = re.escape(separator).encode()
     cell = rb'(?:"(?:[^"]++|"")*+"[^%s\r\n]*+|(?:[^"%s\r\n][^%s\r\n]*+)?)' % (s, s, s)
@@ -41,7 +41,7 @@ def _rows(separator: str) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
 
 
 def first_row(piece: bytes, separator: str) -> bytes:
-    """Return the first row of a piece, its end included; empty if there is none."""
+    """Return the first row of a piece with its end, or nothing if there is none."""
     found = _rows(separator)[1].match(piece)
     return b"" if found is None else found[0]
 
@@ -64,7 +64,7 @@ def whole_rows(piece: bytes, separator: str) -> int:
 
 
 def pieces(content: Content, form: TableForm) -> Iterator[bytes]:
-    """Yield the rows of a CSV file, some at a time, as UTF-8; the last one ends with a line break too.
+    """Yield the rows of a CSV file as UTF-8, some at a time. The last one ends with a line break too.
 
     Raises:
         RowError: the row after those that were given cannot be decoded or has no end.

@@ -164,7 +164,7 @@ def _parsed(rule: Rule, cells: Any, missing_values: MissingValues) -> tuple[NDAr
 
 
 def _cast(cells: Any) -> NDArray[np.float64] | None:
-    """Cell as float64, with NaN for nulls; None if they are no numbers."""
+    """Return cells as float64, with NaN for nulls, or None if they are no numbers."""
     kind = cells.type
     if not any(is_a(kind) for is_a in _NUMERIC):
         return None

@@ -1,4 +1,4 @@
-"""What single cells mean: numbers, ids, missing values."""
+"""The meaning of single cells: numbers, ids, missing values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WHOLE_FLOAT = re.compile(r"-?(0|[1-9][0-9]*)\.0+|-?[1-9](\.[0-9]+)?[eE]\+[0-9]{
 
 
 def as_whole(value: Any) -> Any:
-    """Return a whole number as an int, of whatever type it is; everything else as it is."""
+    """Return a whole number of any type as an int, and everything else as it is."""
     if isinstance(value, Decimal):
         whole_number = value.is_finite() and value.adjusted() < _DIGITS and value == value.to_integral_value()
         return int(value) if whole_number else value
@@ -32,8 +32,9 @@ def as_whole(value: Any) -> Any:
 
 
 def plain_text(value: Any) -> str:
-    """Return a value as a text without the space around it; a whole number as its digits, also if it is written as
-    a float.
+    """Return a value as a text without the space around it.
+
+    A whole number is its digits, also if it is written as a float.
 
     Raises:
         DataError: it is a float above 2**53, which has lost its last digits.
@@ -58,7 +59,7 @@ def plain_text(value: Any) -> str:
 
 
 def entity_text(value: Any) -> str:
-    """Return an id as a text, in Unicode's form NFC; whole numbers as their digits.
+    """Return an id as a text in Unicode's form NFC; see `plain_text`.
 
     Raises:
         DataError: there is none, or it is no id, such as a broken number.
@@ -89,7 +90,7 @@ def missing_numbers(missing_values: MissingValues) -> frozenset[float]:
 
 
 def is_missing(value: Any, missing_values: Container[str] = ()) -> bool:
-    """Return whether there is no value: null, not a number, an empty text, or what one of the texts that mean so says.
+    """Return whether there is no value: null, NaN, an empty text, or one of the texts that mean so.
 
     >>> missing_values = {"NA", "-200"}
     >>> [is_missing(value, missing_values) for value in ("NA", " -200.0 ", -200, -200.0, "None", float("nan"))]
@@ -106,7 +107,7 @@ def is_missing(value: Any, missing_values: Container[str] = ()) -> bool:
 
 
 def _written(value: Any) -> str:
-    """A value as `plain_text` has it, also if that has lost its last digits."""
+    """Return a value as `plain_text` does, also if it has lost its last digits."""
     try:
         return plain_text(value)
     except (DataError, ValueError):
@@ -123,7 +124,7 @@ def is_number(cell: str) -> bool:
 
 
 def value_of(cell: Any) -> Any:
-    """What an Arrow scalar has, of Python's types; a text of it if Python has none, as of a year after 9999."""
+    """Return an Arrow scalar as Python has it, or a text of it if Python has no such time."""
     try:
         return cell.as_py()
     except (OverflowError, ValueError):
