@@ -205,6 +205,22 @@ def test_one_row_is_enough_and_none_is_refused(folder: Path) -> None:
     assert found("bank.toml")["errors"] == [f"{folder}/bank.csv: the file has no rows"]
 
 
+def test_sensors_have_no_entities_and_labels_may_be_lacking(folder: Path) -> None:
+    for name in ("server", "bank"):
+        text = (
+            (folder / f"{name}.toml")
+            .read_text()
+            .replace('entity = "who"\n', "")
+            .replace('time = "at"', 'time = "at"\ngrain = 3600.0')
+        )
+        (folder / f"{name}.toml").write_text(text)
+    (folder / "labels.csv").write_text((folder / "labels.csv").read_text().replace(",1\n", ",NA\n"))
+    told = found("server.toml", "bank.toml")
+    assert told["files"][0]["classes"] == {"0": 12, "without a label": 12}
+    assert [each["entities"] for each in (*told["files"], *told["shared"])] == [None, None, None]
+    assert told["shared"][0]["same_event"] == 24
+
+
 def test_plain_tables_share_names_of_events(folder: Path) -> None:
     for name, which, columns in (("server", "labels", 'label = "unpaid"'), ("bank", "features", 'columns = ["age"]')):
         text = f'[{which}]\npath = "{name}.csv"\nevent = "event"\n{columns}\n'

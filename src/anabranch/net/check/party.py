@@ -29,6 +29,7 @@ from anabranch.sources.features import Column, Features
 from anabranch.storage.times import text_of
 from anabranch.tables import Reader, open_table
 from anabranch.tables.columns import Classes
+from anabranch.tables.values import is_missing
 
 SAMPLES = 20
 """Rows that are shown as features."""
@@ -165,6 +166,7 @@ class _Seen:
         self._classes: Classes | None = None
         section = settings.labels if checked.is_server else settings.features
         self._missing_values = form_of(section).missing_values
+        self._has_entities = section.entity is not None
         self._is_sql, self._label = isinstance(section, SqlSection), ""
         if checked.is_server:
             self._label, self._classes = section.label, own.classes_of(settings)
@@ -212,7 +214,7 @@ class _Seen:
         self._look()
         findings.complete = findings.rows < most
         findings.events = len({*self._checked.names})
-        findings.entities = len(self._entities)
+        findings.entities = len(self._entities) if self._has_entities else None
         if findings.rows:
             findings.first, findings.last = (text_of(int(each)) for each in self._times)
         if self._checked.is_server and findings.rows:
@@ -229,8 +231,8 @@ def _count(findings: Findings, classes: Classes, value: Any, missing_values: tup
     try:
         number = int(classes.number(value, missing_values))
         kind = classes.names[number] if classes.names else str(number)
-    except (DataError, ValueError):
-        kind = "no class"
+    except DataError:
+        kind = "without a label" if is_missing(value, missing_values) else "no class"
     findings.classes[kind] = findings.classes.get(kind, 0) + 1
 
 

@@ -24,7 +24,7 @@ def shared(server: Checked, client: Checked) -> Shared:
     own = {*client.names}
     same = sum(each in own for each in server.names)
     entities = None
-    if server.key is not None:
+    if server.findings.entities is not None:
         entities = len({each[:16] for each in server.names} & {each[:16] for each in own})
     step = -(-labels // (LOOKED_UP_IN_A_DATABASE if client.is_slow else LOOKED_UP))
     tried = server.names[::step]
