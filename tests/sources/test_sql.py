@@ -287,7 +287,9 @@ def test_a_look_up_ends_with_its_source_though_the_database_is_silent(server: Po
     server.run("INSERT INTO orders VALUES (1, 'x', 1, 10)")
     line = Line(server.folder / ".s.PGSQL.5432")
     url = server.engine.url.set(host="127.0.0.1", port=line.port, query={"keepalives_idle": "7"})
-    source = SqlSource(url.render_as_string(hide_password=False), "orders", NAMES, ["a"], time="at", id="id")
+    source = SqlSource(
+        url.render_as_string(hide_password=False), "orders", NAMES, ["a"], time="at", id="id", times=EARLY
+    )
     assert source.look(NAMES.of("", 1_000_000)) == {"a": 10}
     with source._engine.connect() as connection:
         given = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]

@@ -199,22 +199,22 @@ class SqlSource:
         Raises:
             DataError: where one is implausible.
         """
-        last = None
+        lasts: list[Any] = []
         pairs = [(self._time, self._asked[0], self._times), (event, self._asked[2], self._event_times)]
         for column, name, rule in pairs:
             query = sa.select(sa.func.min(column), sa.func.max(column)).where(*self._dated)
             try:
-                ((first, last_of_column),) = self._fetch(query)
+                ((first, last),) = self._fetch(query)
             except FAILED as error:
                 if not of_a_value(error):
                     raise
-                continue  # `readings` says so
-            last = last_of_column if last is None else last
+                first = last = None  # `readings` says so
+            lasts.append(last)
             try:
-                rule.check([first, last_of_column])
+                rule.check([first, last])
             except ImplausibleError as error:
                 raise DataError(f"{self._where}: column '{name}': {error}") from None
-        return last
+        return lasts[0]
 
     async def begin(self) -> None:
         """Nothing: it is ready."""
