@@ -370,7 +370,8 @@ def test_a_connection_that_nats_py_has_given_up_is_made_anew(
         store = await js.key_value("customers")
         await store.put("k", b'{"at": 1, "a": 1}')
         await tell(js, ("x", 1, 10))
-        source = JetStreamSource(connect, NAMES, ["a"], stream="orders", entity="who", time="at", bucket=bucket)
+        options: dict[str, Any] = {"entity": "who", "time": "at", "bucket": bucket, "times": EARLY}
+        source = JetStreamSource(connect, NAMES, ["a"], stream="orders", **options)
         (event,) = await first(source, 1)
         following = asyncio.ensure_future(play_until(source, "y"))
         await made[0]._process_err("'maximum connections exceeded'")  # after which it never connects again

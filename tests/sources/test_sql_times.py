@@ -97,7 +97,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("backend", "kind"), CASES)
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_each_row_is_found_by_its_own_event(
     databases: Callable[[str], Database], backend: str, kind: str, data: st.DataObject
@@ -121,7 +121,7 @@ def test_each_row_is_found_by_its_own_event(
 
 
 @pytest.mark.parametrize(("backend", "kind"), CASES)
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_each_row_is_read_once_across_restarts(
     databases: Callable[[str], Database], backend: str, kind: str, data: st.DataObject, tmp_path: Path
