@@ -8,11 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from anabranch.errors import ConfigError, DataError, counted, kind_of
+from anabranch.sources.time_formats import check_format, has_order, strptime
 from anabranch.tables.values import as_whole
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -24,20 +26,12 @@ _FACTORS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 UNITS = (*_FACTORS, "ns", "excel")
 """What a number may count since 1970; Excel's serial days count since the end of 1899."""
 YEARS = (1980, 2100)
-"""The first and the last year that a time may lie in, unless the settings give others."""
+"""The first and the last year that a time may lie in, unless the settings give others. They leave out what numbers of
+another unit or form come to: dates in digits are times of 1970 in seconds, and of 1976 in milliseconds."""
 _SLASHES = re.compile(r"^(\d{4})/(\d{1,2})/(\d{1,2})")
 _LONGEST = 64
 _EARLIEST, _LATEST = -(2**62), 2**62
 
-_WHOLE = re.compile(r"^(\d+)\.0+$")
-"""A whole number of a column in which a cell was missing."""
-_DIRECTIVE = re.compile("%[A-Za-z%]")
-_WIDTHS = {"%Y": 4, "%y": 2, "%m": 2, "%d": 2, "%H": 2, "%I": 2, "%M": 2, "%S": 2, "%j": 3}
-"""How many digits a directive of a format has."""
-_RUN = re.compile(f"((?:{'|'.join(_WIDTHS)}){{2,}})|(%.)|([^%])")
-"""The pieces of a format: numbers that have nothing between them, one directive, or one other character."""
-_SIGNIFICANCE = "%Y%m%d%j%H%M%S%f"
-_WITH_YEAR = ("%Y", "%y", "%G", "%c", "%x")
 _PARTS = {"year": "%Y", "month": "%m", "day": "%d", "hour": "%H", "minute": "%M", "second": "%S"}
 """The directive that a column of this name suggests."""
 _DIGITS = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
@@ -198,7 +192,7 @@ class TimeRule:
         if not 1 <= first <= last <= 9999:
             raise ConfigError(f"years is {[first, last]}: must be two years from 1 to 9999, the first one first")
         if self.format is not None:
-            _check_format(self.format)
+            check_format(self.format)
 
     def micros(self, value: Any) -> int:
         """Return a time in microseconds since 1970.
@@ -242,9 +236,7 @@ class TimeRule:
     @property
     def has_order(self) -> bool:
         """Whether times as they are written have the order in which they happened."""
-        directives = _DIRECTIVE.findall(self.format or "")
-        places = [_SIGNIFICANCE.find(each) for each in directives]
-        return self.format is None or (places[0] == 0 and places == sorted(places))
+        return self.format is None or has_order(self.format)
 
     def check(self, values: Sequence[Any]) -> None:
         """Look at times of a column, of which any may be no time at all.
@@ -283,7 +275,7 @@ class TimeRule:
             raise _no_time(None)
         text = _text(value)
         try:
-            return micros(_strptime(text, form))
+            return micros(strptime(text, form))
         except ValueError:
             raise DataError(f"'{shape(text)}' does not fit format = \"{form}\"") from None
 
@@ -306,6 +298,7 @@ def _year(time: int | None) -> int | None:
         return None
 
 
+@cache
 def _span(years: tuple[int, int]) -> tuple[int, int]:
     """Return the times with which the first year begins and the last one ends."""
     first, last = datetime(years[0], 1, 1, tzinfo=UTC), datetime(years[1], 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
@@ -343,55 +336,9 @@ def _advice(value: Any, years: tuple[int, int]) -> str:
     return ""
 
 
-def _check_format(form: str) -> None:
-    try:
-        datetime.strptime("", form)
-    except ValueError as error:
-        if "does not match" not in str(error):
-            raise ConfigError(f"format is {form!r}, which is no format of times: {error}") from None
-    except re.error:
-        raise ConfigError(f"format is {form!r}, which names a part of the time twice") from None
-    if not any(each in _WITH_YEAR for each in _DIRECTIVE.findall(form)):
-        raise ConfigError(f"format is {form!r}, which has no year: it must have one, such as %Y")
-
-
 def _text(value: Any) -> str:
     """Return a part of a time as a text; a number that is whole as its digits."""
     return str(as_whole(value)).strip()
-
-
-def _strptime(text: str, form: str) -> datetime:
-    """Return the time that a text says; numbers whose leading zeros are gone get them back.
-
-    `datetime.strptime` alone takes the 130 of ``%H%M`` for 13:00.
-
-    Raises:
-        ValueError: where it does not fit the format.
-    """
-    words, forms = text.split(), form.split()
-    if len(words) == len(forms):
-        widths = [_width(each) for each in forms]
-        words = [_WHOLE.sub(r"\1", word).zfill(n) if n else word for word, n in zip(words, widths, strict=True)]
-        text, form = " ".join(words), " ".join(forms)
-        if re.fullmatch(_pattern(form), text):
-            return datetime.strptime(text, form)
-    raise ValueError(text)
-
-
-def _pattern(form: str) -> str:
-    """Return an expression in which numbers that have nothing between them have all their digits."""
-    pattern = ""
-    for run, directive, literal in _RUN.findall(form):
-        width = sum(_WIDTHS[each] for each in _DIRECTIVE.findall(run))
-        pattern += f"[0-9]{{{width}}}" if run else ".+?" if directive else re.escape(literal)
-    return pattern
-
-
-def _width(form: str) -> int:
-    """Return how many digits a format of digits alone has; 0 where it has something else."""
-    directives = _DIRECTIVE.findall(form)
-    only = "".join(directives) == form and all(each in _WIDTHS for each in directives)
-    return sum(_WIDTHS[each] for each in directives) if only else 0
 
 
 def text_of(time: int) -> str:
