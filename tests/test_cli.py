@@ -177,7 +177,8 @@ def test_a_wrong_row_keeps_the_rounds_before(tmp_path: Path) -> None:
     done = anabranch_("run", file, "--set", "stream.classes=2", "--rounds", "1500", "--out", "here")
     assert done.exit_code == 3
     assert files(Path("here"))["rounds"] == 1249
-    assert "row 1250, column 'co2': 'broken' is not a number. The 1,249 rounds before it are in here" in done.stderr
+    assert "row 1250, column 'co2': 'broken' is not a number: has the column changed its type?" in done.stderr
+    assert "missing_values. The 1,249 rounds before it are in here" in done.stderr
 
 
 def test_a_wrong_first_row_is_said_before_training(tmp_path: Path) -> None:

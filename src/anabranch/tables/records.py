@@ -18,7 +18,7 @@ from anabranch.tables.form import AUTO, TableForm
 
 PIECE = 1 << 18
 """Bytes that are read at a time."""
-_QUOTE, _LINE_FEED, _RETURN = b'"\n\r'
+_QUOTE = ord('"')
 _LONGEST = 1 << 28
 """Bytes that a row may have."""
 
@@ -54,11 +54,17 @@ def whole_rows(piece: bytes, separator: str) -> int:
     quotes = np.flatnonzero(text == _QUOTE)
     # If each odd quotation mark begins a cell, or follows one and is the second of two that stand for one, then what is
     # after it is quoted, and what is after each even one is not.
-    before = text[quotes[0 if quotes[0] else 2 :: 2] - 1]
-    if np.isin(before, [ord(separator), _QUOTE, *b"\r\n"]).all():
-        ends = np.flatnonzero((text == _LINE_FEED) | (text == _RETURN))
-        free = ends[np.searchsorted(quotes, ends) % 2 == 0]
-        return int(free[-1]) + 1 if len(free) else 0
+    begins = np.zeros(256, np.bool_)
+    begins[[ord(separator), _QUOTE, *b"\r\n"]] = True
+    if begins[text[quotes[0 if quotes[0] else 2 :: 2] - 1]].all():
+        before = len(quotes) - len(quotes) % 2  # quotation marks before the last stretch that is not quoted
+        while before >= 0:
+            start = int(quotes[before - 1]) + 1 if before else 0
+            end = int(quotes[before]) if before < len(quotes) else len(piece)
+            if cut := max(piece.rfind(b"\n", start, end), piece.rfind(b"\r", start, end)) + 1:
+                return cut
+            before -= 2
+        return 0
     found = _rows(separator)[0].match(piece)
     return 0 if found is None else found.end()
 
