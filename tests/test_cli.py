@@ -454,7 +454,7 @@ def test_ctrl_c_in_the_middle_of_an_import_is_no_traceback():
     [
         ("typer", ["up", "imnist"], 130, ""),
         ("anabranch.config.load", ["up", "imnist"], 130, "Error: interrupted before a result was written\n"),
-        ("anabranch.net", ["client", "bank.toml"], 0, "Note: left\n"),
+        ("anabranch.parties.run_party", ["client", "bank.toml"], 0, "Note: left\n"),
     ],
     ids=["before the command is known", "up", "a party"],
 )
