@@ -7,6 +7,7 @@ bits are the same. A block holds the rounds that are under way together; where t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -77,6 +78,11 @@ class _Compute:
     def party(self) -> Party:
         """The state as the functions of a round have it."""
         return self._state.party
+
+    def copy_model(self) -> eqx.Module:
+        """Return the party's model in arrays of its own; any thread may ask."""
+        with self._state.turn:
+            return jax.tree.map(copied, self.party.model)
 
     def empty_window(self) -> None:
         """Empty the window of gradients."""
@@ -339,6 +345,8 @@ class State:
     """
 
     def __init__(self, rule: Tree, party: Tree) -> None:
+        self.turn = threading.RLock()
+        """Held by the thread that uses the arrays: `move` takes the memory of the old ones."""
         self._rule, self._rule_rest = _apart(rule)
         self.party = party
 
@@ -353,12 +361,14 @@ class State:
 
     def move(self, program: Callable[..., Any], numbers: tuple[Any, ...]) -> Any:
         """Run a program on the state, which becomes the one that it returns; return the rest."""
-        self._arrays, rest = program(self._static, self._arrays, self._rule, numbers)
+        with self.turn:
+            self._arrays, rest = program(self._static, self._arrays, self._rule, numbers)
         return rest
 
     def read(self, program: Callable[..., Any], numbers: tuple[Any, ...]) -> Any:
         """Run a program that only reads the state; return what it works out."""
-        return program(self._static, self._arrays, self._rule, numbers)
+        with self.turn:
+            return program(self._static, self._arrays, self._rule, numbers)
 
 
 class _Rest(NamedTuple):
