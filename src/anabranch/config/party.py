@@ -31,6 +31,7 @@ from anabranch.config.run import (
     Text,
     value_text,
 )
+from anabranch.config.runtime_options import RuntimeOptions
 from anabranch.config.source import (
     TABLE,
     FileFeatures,
@@ -44,7 +45,6 @@ from anabranch.config.source import (
     kind_of,
 )
 from anabranch.errors import ConfigError, counted, nearest
-from anabranch.parties.assemble import Pace
 from anabranch.protocol.server.client_session import LARGEST
 from anabranch.protocol.server.missing import policy
 
@@ -84,9 +84,9 @@ class PartySettings(Section):
     metrics_host: Text = Field(default="127.0.0.1", description="an address of this machine")
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> RuntimeOptions:
         """How the party runs."""
-        return Pace(in_flight=self.in_flight, checkpoint_every=self.checkpoint_every, durable=self.durable)
+        return RuntimeOptions(in_flight=self.in_flight, checkpoint_every=self.checkpoint_every, durable=self.durable)
 
 
 class ServerSettings(PartySettings):
@@ -97,8 +97,8 @@ class ServerSettings(PartySettings):
     )
 
     @property
-    def pace(self) -> Pace:
-        return Pace(
+    def pace(self) -> RuntimeOptions:
+        return RuntimeOptions(
             in_flight=self.in_flight,
             deadline=self.deadline,
             checkpoint_every=self.checkpoint_every,
@@ -115,9 +115,9 @@ class PartyFile(ServerSettings):
     )
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> RuntimeOptions:
         texts = (self.missing,) if isinstance(self.missing, str) else self.missing
-        return Pace(
+        return RuntimeOptions(
             in_flight=self.in_flight,
             deadline=self.deadline,
             missing=tuple(policy(text) for text in texts),

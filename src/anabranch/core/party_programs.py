@@ -1,8 +1,9 @@
 """A party's own functions, compiled for blocks of rounds, and the state that they move on.
 
-The simulator compiles a whole federation into one loop (`anabranch.simulation.loop`). Here the server and each client compute by
-themselves, as in a real federation, with the same functions: `encode`, `server_step` and `client_step`. On a CPU the
-bits are the same. A block holds the rounds that are under way together; where that is one round, a block is a round.
+The simulator compiles a whole federation into one loop (`anabranch.simulation.loop`). Here the server and each client
+compute by themselves, as in a real federation. They use the same functions: `encode`, `server_step` and `client_step`.
+On a CPU the bits are the same. A block holds the rounds that are in flight together, and is one
+round if only one is in flight.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 An update answers two questions for a party, state in and state out. ``recall``: what does the party evaluate in this
 round, today's sample or a window of samples? ``smooth``: along which direction does it step, given the gradient of
-what it evaluated? Everything else about a round (`anabranch.core.party`, `anabranch.core.round`) is the same for all three.
+what it evaluated? Everything else about a round is the same for all three: see `anabranch.core.party` and
+`anabranch.core.round`.
 
 An update's numbers are leaves of a pytree, so a compiled program takes them as arguments: another decay compiles
 nothing. Its window length is static, since it is the shape of a buffer.

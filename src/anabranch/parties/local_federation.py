@@ -23,6 +23,7 @@ from anabranch.broker.local import LocalBroker, find_binary
 from anabranch.config import party as partyfile
 from anabranch.config.load import PATHS
 from anabranch.config.run import Config
+from anabranch.config.runtime_options import RuntimeOptions
 from anabranch.core.models import SplitModel
 from anabranch.core.party_programs import from_arrays
 from anabranch.errors import AnabranchError, ConfigError
@@ -105,7 +106,7 @@ class LocalFederation:
         config: Config,
         folder: Path,
         clients: int,
-        pace: assemble.Pace,
+        pace: RuntimeOptions,
         *,
         url: str | None = None,
         federation: str = "local",
