@@ -387,7 +387,7 @@ def collect(
     if watch is not None and found is not None and found.state["talk"]["watch"] is not None:
         watch.restore(found.state["talk"]["watch"])
     return Result(
-        model=SplitModel(bottoms, top),
+        model=SplitModel(bottoms, top, run.model.widths),
         rounds=ledger.rounds,
         stopped=stopped,
         error_rate=ledger.error_rate,

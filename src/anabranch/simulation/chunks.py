@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.checks import unmasked
 from anabranch.errors import AnabranchError, DataError
 from anabranch.streams.base import Block, Stream
 
@@ -116,7 +117,7 @@ def _check(
     """Return the features in the model's precision, how many first samples are right, and what is wrong with the
     next.
     """
-    x, y = np.asarray(block.x), np.asarray(block.y)
+    x, y = unmasked(block.x), unmasked(block.y)
     if x.ndim != 2 or x.shape[1] != sum(widths) or y.shape != (len(x),):
         return (
             x,
