@@ -443,7 +443,7 @@ BEFORE = "Error: interrupted before a result was written\n"
         ("typer", ["client", "bank.toml"], signal.SIGTERM, 0, "Note: left\n"),
         ("anabranch.config.load", ["up", "imnist"], signal.SIGTERM, 143, BEFORE),
         ("anabranch.config.build", ["run", "ROOMS", "--out", "here"], signal.SIGINT, 130, BEFORE),
-        ("anabranch.net", ["client", "bank.toml"], signal.SIGINT, 0, "Note: left\n"),
+        ("anabranch.parties.run_party", ["client", "bank.toml"], signal.SIGINT, 0, "Note: left\n"),
         ("jax._src.interpreters.mlir", ["server", "server.toml"], signal.SIGTERM, 0, "Note: left\n"),
         ("anabranch.config.load", ["sweep", "a.toml"], signal.SIGINT, 130, BEFORE),
         ("anabranch.paper.study", ["reproduce", "drift"], signal.SIGTERM, 143, BEFORE),

@@ -42,13 +42,14 @@ from anabranch.protocol.codec import encode
 from anabranch.serving.client import ask_http
 from anabranch.serving.metrics import Metrics
 from anabranch.serving.status import server_status
-from anabranch.sources.base import Happening, Place, Reading
+from anabranch.sources.base import Happening, Reading
 from anabranch.sources.features import Column, Features
 from anabranch.sources.file import FileSource
 from anabranch.sources.python import PythonSource
 from anabranch.sources.sql import source as sql
 from anabranch.sources.sql.source import SqlSource
 from anabranch.storage.event_ids import Names, read_key, write_key
+from anabranch.storage.place import Place
 from databases import Postgresql, Sqlite, postgresql
 from federations import sent
 from forks import Forked

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from anabranch.config.load import Source
     from anabranch.config.run import Config
-    from anabranch.parties.assemble import Pace
+    from anabranch.config.runtime_options import RuntimeOptions
     from anabranch.parties.local_federation import LocalFederation
 
 EXAMPLES = (
@@ -76,10 +76,10 @@ def up(
     raise typer.Exit(code)
 
 
-def _pace(config: Config, in_flight: int, deadline: float, missing: str) -> Pace:
+def _pace(config: Config, in_flight: int, deadline: float, missing: str) -> RuntimeOptions:
     from anabranch.config.run import SlrUpdate
+    from anabranch.config.runtime_options import RuntimeOptions
     from anabranch.errors import ConfigError
-    from anabranch.parties.assemble import Pace
     from anabranch.protocol.server.missing import Wait, policy
 
     if not 1 <= in_flight <= 1024:
@@ -92,7 +92,7 @@ def _pace(config: Config, in_flight: int, deadline: float, missing: str) -> Pace
             "update.name is SLR, under which all parties must hold the same samples: it needs --in-flight 1 and "
             "--missing wait"
         )
-    return Pace(in_flight=in_flight, deadline=deadline, missing=(chosen,))
+    return RuntimeOptions(in_flight=in_flight, deadline=deadline, missing=(chosen,))
 
 
 def _check_broker(nats: str | None) -> None:
@@ -110,7 +110,14 @@ def _check_broker(nats: str | None) -> None:
 
 
 def _up(
-    source: Source, config: Config, pace: Pace, nats: str | None, out: Path | None, notes: Console, *, quiet: bool
+    source: Source,
+    config: Config,
+    pace: RuntimeOptions,
+    nats: str | None,
+    out: Path | None,
+    notes: Console,
+    *,
+    quiet: bool,
 ) -> int:
     from anabranch import display
     from anabranch.errors import AnabranchError

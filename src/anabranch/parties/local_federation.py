@@ -23,6 +23,7 @@ from anabranch.broker.local import LocalBroker, find_binary
 from anabranch.config import party as partyfile
 from anabranch.config.load import PATHS
 from anabranch.config.run import Config
+from anabranch.config.runtime_options import RuntimeOptions
 from anabranch.core.models import SplitModel
 from anabranch.core.party_programs import from_arrays
 from anabranch.errors import AnabranchError, ConfigError
@@ -107,7 +108,7 @@ class LocalFederation:
         config: Config,
         folder: Path,
         clients: int,
-        pace: assemble.Pace,
+        pace: RuntimeOptions,
         *,
         url: str | None = None,
         federation: str = "local",
@@ -379,7 +380,7 @@ def collect(
     if watch is not None and found is not None and found.state["talk"]["watch"] is not None:
         watch.restore(found.state["talk"]["watch"])
     return Result(
-        model=SplitModel(bottoms, top),
+        model=SplitModel(bottoms, top, run.model.widths),
         rounds=ledger.rounds,
         stopped=stopped,
         error_rate=ledger.error_rate,

@@ -17,9 +17,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anabranch.errors import ConfigError, DataError
-from anabranch.sources.base import Happening, Notes, Place, Reading
+from anabranch.sources.base import Happening, Notes, Reading
 from anabranch.storage.cursor import Cursor
 from anabranch.storage.event_ids import Names, entity_text
+from anabranch.storage.place import Place
 from anabranch.storage.times import micros
 from anabranch.streams.readers import Reader, open_table
 from anabranch.streams.tables import find_column
