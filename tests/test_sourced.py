@@ -42,18 +42,20 @@ from anabranch.protocol.codec import encode
 from anabranch.serving.client import ask_http
 from anabranch.serving.metrics import Metrics
 from anabranch.serving.status import server_status
-from anabranch.sources.base import Happening, Place, Reading
+from anabranch.sources.base import Happening, Reading
 from anabranch.sources.features import Column, Features
 from anabranch.sources.file import FileSource
 from anabranch.sources.python import PythonSource
 from anabranch.sources.sql import source as sql
 from anabranch.sources.sql.source import SqlSource
 from anabranch.storage.event_ids import Names, read_key, write_key
+from anabranch.storage.place import Place
 from databases import Postgresql, Sqlite, postgresql
 from federations import sent
 from forks import Forked
 from message_brokers import message_broker
 from patience import until
+from private import open_to_others
 from source_playing import play, run
 
 UPDATE = {"name": "DLR", "window": 2, "decay": 0.5}
@@ -400,6 +402,9 @@ def test_a_client_with_a_database_that_is_killed_goes_on_and_loses_nothing(tmp_p
     assert (counts["happened"], counts["learnt"]) == (150, 150)
     assert server.ledger.activations.tolist() == [150, 0]
     assert "Traceback" not in (tmp_path / "bank.log").read_text()
+    for name in ("bank", "server"):
+        state = tmp_path / f"state-{name}"
+        assert not open_to_others(state, but=() if name == "bank" else [state])  # which this test has made
 
 
 def test_a_database_that_starts_after_its_party_is_waited_for(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import logging
+import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -46,6 +48,10 @@ def _about(
 
 def main() -> None:
     """The command ``anabranch``."""
+    # Pictures go to files. A wrong back end would keep Matplotlib from being imported, when a run is over, and where it
+    # keeps its fonts concerns nobody.
+    os.environ.pop("MPLBACKEND", None)
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a sign shows another, and nothing breaks
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from anabranch.cli.common import WRONG, errors, loading
+from anabranch.cli.common import WRONG, errors, import_jax
 
 if TYPE_CHECKING:
-    from anabranch.net.check.findings import Findings, Shared
+    from anabranch.parties.check.findings import Findings, Shared
 
 EXAMPLES = (
     "Examples:\n\nanabranch check bank.toml\n\nanabranch check server.toml bank.toml shop.toml\n\n"
@@ -43,9 +43,10 @@ def check(files: FilesArgument, as_json: JsonOption = False) -> None:
     take the files; 2 it would refuse one, for the reason shown.
     """
     notes = Console(stderr=True)
-    with errors(notes), loading("Note: interrupted", 130):
-        from anabranch.display import error
-        from anabranch.net.check import check_files
+    with errors(notes):
+        import_jax(notes)
+        from anabranch.notes import error
+        from anabranch.parties.check import check_files
 
         found, shared, wrong = check_files(files)
         if as_json:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from anabranch.cli.common import STOPPED, DataDirOption, SetOption, SourceArgument, errors, interrupted_code
+from anabranch.cli.common import STOPPED, DataDirOption, SetOption, SourceArgument, errors, import_jax, interrupted_code
 from anabranch.errors import AnabranchError, DataError, Diverged, Interrupted
-from anabranch.interrupt import Interruptible, terminable
+from anabranch.interrupt import Interruptible, cleaning
 
 # What trains is imported where it is needed: JAX takes a second, and --help should not wait for it.
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def run(
     kept; 130 Ctrl-C; 143 SIGTERM.
     """
     notes = Console(stderr=True)
-    with errors(notes), terminable():
+    with errors(notes):
         from anabranch.config.load import Override, find_source, load, parse_override
 
         found = find_source(source)
@@ -87,7 +87,7 @@ def _train(
     from anabranch.simulation import output
 
     folder = output.prepare(out, source.name, force=force)
-    with display.Reporter(notes, config.rounds, quiet=quiet) as reporter:
+    with cleaning(folder.discard), display.Reporter(notes, config.rounds, quiet=quiet) as reporter:
         try:
             plan = _plan(source, config, overrides, reporter, notes)
             reporter.stage("compiling")
@@ -113,6 +113,7 @@ def _plan(source: Source, config: Config, overrides: list[Override], reporter: R
     from anabranch import display
 
     reporter.stage("importing")
+    import_jax(notes)
     from anabranch.config import build as runner
 
     reporter.stage("reading data")
@@ -140,8 +141,6 @@ def _keep(
     reporter.stage("timing the clients", line=True)
     try:
         with ctrl_c.at_once():
-            if ctrl_c.pressed:
-                return untimed, described
             described = output.report(folder, result, origin)
     except KeyboardInterrupt:
         return untimed, described

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch import streams
+from anabranch.config.own import OwnPart, make
 from anabranch.config.run import (
     Config,
     EventActivation,
@@ -157,6 +159,9 @@ def _identity(described: Mapping[str, Any]) -> dict[str, Any]:
     base = described.get("base")
     if base is not None:
         return {"name": base["name"], "source": base["source"], "count": base["count"], "sha256": base["checksum"]}
+    if "file" not in described:  # a stream of a person's own may describe itself in any way
+        text = json.dumps(described, sort_keys=True, default=repr)
+        return {"name": str(described.get("name")), "bytes": 0, "sha256": hashlib.sha256(text.encode()).hexdigest()}
     return {"name": described["file"], "bytes": described["bytes"], "sha256": described["sha256"]}
 
 
@@ -178,6 +183,8 @@ def _build_model(config: Config, stream: Stream) -> SplitModel:
             return (models.susy if name == "susy" else models.higgs)(seed=config.seed)
         case LinearModel():
             return models.linear(stream.widths, stream.classes)
+        case OwnPart() as own:
+            return make(own, "model", SplitModel, stream.widths, stream.classes, seed=config.seed)
         case MlpModel() as mlp:
             return models.mlp(
                 stream.widths,
@@ -192,12 +199,14 @@ def _build_model(config: Config, stream: Stream) -> SplitModel:
 def _build_stream(config: Config, shown: bool) -> Stream:
     clients = config.clients()
     match config.stream:
+        case OwnPart() as own:
+            return make(own, "stream", Stream)  # type: ignore[type-abstract]
         case ImnistStream(data_dir=data_dir, pool=pool):
             return streams.imnist(seed=config.seed, clients=clients or 4, data_dir=data_dir, pool=pool)
         case PhysicsStream() as physics:
-            make = streams.susy if physics.name == "susy" else streams.higgs
+            read = streams.susy if physics.name == "susy" else streams.higgs
             given = {} if physics.split is None else {"split": physics.split}
-            return make(
+            return read(
                 physics.path,
                 physics.data_dir,
                 **given,
@@ -236,6 +245,8 @@ def _build_update(config: Config) -> Update:
             return OGD()
         case SlrUpdate(window=window):
             return SLR(window)
+        case OwnPart() as own:
+            return make(own, "update", Update)  # type: ignore[type-abstract]
         case dlr:
             return DLR(dlr.window, dlr.decay, client_window=dlr.client_window)
 
@@ -263,6 +274,8 @@ def _build_activation(config: Config, clients: int) -> tuple[Activation, dict[st
             return Fixed(k), None
         case RecordedActivation(path=path):
             return _read_recorded(Path(path), clients, config.rounds)
+        case OwnPart() as own:
+            return make(own, "activation", Activation), None  # type: ignore[type-abstract]
 
 
 def _read_recorded(path: Path, clients: int, rounds: int | None) -> tuple[Recorded, dict[str, Any]]:

@@ -15,10 +15,12 @@ import tomli_w
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
 from anabranch.broker.nats_conf import MOST_CLIENTS
+from anabranch.config.own import KNOWN, OWN, KnownTag, OwnPart, OwnTag, by_own
 from anabranch.config.run import (
     ENCODING,
     MISSING_VALUES,
     SEPARATOR,
+    AnyUpdate,
     ClassNames,
     ColumnOrName,
     Columns,
@@ -28,14 +30,13 @@ from anabranch.config.run import (
     EventActivation,
     FixedActivation,
     FullActivation,
-    OgdUpdate,
     Probability,
     Rate,
     Section,
-    SlrUpdate,
     Text,
     value_text,
 )
+from anabranch.config.runtime_options import RuntimeOptions
 from anabranch.config.source import (
     TABLE,
     FileFeatures,
@@ -49,7 +50,6 @@ from anabranch.config.source import (
     kind_of,
 )
 from anabranch.errors import ConfigError, counted, nearest
-from anabranch.parties.assemble import Pace
 from anabranch.protocol.server.client_session import LARGEST
 from anabranch.protocol.server.missing import policy
 
@@ -89,9 +89,9 @@ class PartySettings(Section):
     metrics_host: Text = Field(default="127.0.0.1", description="an address of this machine")
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> RuntimeOptions:
         """How the party runs."""
-        return Pace(in_flight=self.in_flight, checkpoint_every=self.checkpoint_every, durable=self.durable)
+        return RuntimeOptions(in_flight=self.in_flight, checkpoint_every=self.checkpoint_every, durable=self.durable)
 
 
 class ServerSettings(PartySettings):
@@ -102,8 +102,8 @@ class ServerSettings(PartySettings):
     )
 
     @property
-    def pace(self) -> Pace:
-        return Pace(
+    def pace(self) -> RuntimeOptions:
+        return RuntimeOptions(
             in_flight=self.in_flight,
             deadline=self.deadline,
             checkpoint_every=self.checkpoint_every,
@@ -120,9 +120,9 @@ class PartyFile(ServerSettings):
     )
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> RuntimeOptions:
         texts = (self.missing,) if isinstance(self.missing, str) else self.missing
-        return Pace(
+        return RuntimeOptions(
             in_flight=self.in_flight,
             deadline=self.deadline,
             missing=tuple(policy(text) for text in texts),
@@ -212,6 +212,12 @@ class LinearTop(Section):
     classes: int = Field(ge=2, description="a whole number of classes of 2 or more")
 
 
+class OwnTop(OwnPart):
+    """A top model of a person's own."""
+
+    classes: int = Field(ge=2, description="a whole number of classes of 2 or more")
+
+
 class MlpBottom(Section):
     """A perceptron at a client."""
 
@@ -280,21 +286,29 @@ AnyFeatures = Annotated[
     | Annotated[JetStreamFeatures, Tag("jetstream")],
     Discriminator(kind_of),
 ]
-AnyActivation = FullActivation | OwnRandomActivation | EventActivation | OnEventActivation | SendOnDeltaActivation
-UpdateSection = Annotated[OgdUpdate | DlrUpdate | SlrUpdate, Field(discriminator="name")]
+_Own = Annotated[OwnPart, OwnTag]
+_Activation = Annotated[
+    FullActivation | OwnRandomActivation | EventActivation | OnEventActivation | SendOnDeltaActivation,
+    Field(discriminator="name"),
+]
+_Top = Annotated[MlpTop | LinearTop, Field(discriminator="name")]
+_Bottom = Annotated[MlpBottom | LinearBottom, Field(discriminator="name")]
+AnyActivation = Annotated[Annotated[_Activation, KnownTag] | _Own, by_own]
+AnyTop = Annotated[Annotated[_Top, KnownTag] | Annotated[OwnTop, OwnTag], by_own]
+AnyBottom = Annotated[Annotated[_Bottom, KnownTag] | _Own, by_own]
 
 
 class ServerFile(ServerSettings):
     """The settings of a federation's server: its labels and its top model."""
 
     labels: AnyLabels = Field(description="a section: path, event and label, or a source")
-    model: Annotated[MlpTop | LinearTop, Field(discriminator="name")]
+    model: AnyTop
     clients: tuple[ExpectedClient, ...] = Field(
         min_length=1,
         max_length=MOST_CLIENTS,
         description=f"a section [[clients]] for each, with name and embedding, at most {MOST_CLIENTS:,}",
     )
-    update: UpdateSection = DlrUpdate(name="DLR")
+    update: AnyUpdate = DlrUpdate(name="DLR")
     activation: FixedActivation | None = Field(
         default=None, description='left out, or {name = "Fixed", k = ..}: whatever else there is, each client decides'
     )
@@ -315,9 +329,9 @@ class ClientFile(PartySettings):
         ge=1, le=MOST_CLIENTS, description=f"how many clients the federation has, at most {MOST_CLIENTS:,}"
     )
     features: AnyFeatures = Field(description="a section: path, event and columns, or a source")
-    model: Annotated[MlpBottom | LinearBottom, Field(discriminator="name")]
-    update: UpdateSection = DlrUpdate(name="DLR")
-    activation: Annotated[AnyActivation, Field(discriminator="name")] = FullActivation(name="Full")
+    model: AnyBottom
+    update: AnyUpdate = DlrUpdate(name="DLR")
+    activation: AnyActivation = FullActivation(name="Full")
     checkpoint_every: int = Field(default=1000, ge=1, description="a whole number of steps of 1 or more")
     learning_rate: Rate = _RATE
     learning_rate_power: Rate = _POWER
@@ -408,6 +422,8 @@ def _complaint(kind: type[Section], detail: Any, values: Any) -> str:
     for part in detail["loc"]:
         if isinstance(part, int):
             name, held = f"{name}[{part + 1}]", _part(held, part)
+        elif part in (KNOWN, OWN):
+            continue
         elif part in kinds:
             record, kinds = kinds[part], {}
         elif record is not None:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from anabranch.config.own import KnownTag, OwnPart, OwnTag, by_own
 from anabranch.tables import Column, TableForm
 
 Count = Annotated[int, Field(ge=1)]
@@ -300,6 +301,20 @@ class GeometricLabelDelay(Section):
     mean: Rate
 
 
+_Own = Annotated[OwnPart, OwnTag]
+_Model = Annotated[ImnistModel | PhysicsModel | MlpModel | LinearModel, Field(discriminator="name")]
+_Stream = Annotated[ImnistStream | PhysicsStream | TableStream, Field(discriminator="name")]
+_Update = Annotated[OgdUpdate | DlrUpdate | SlrUpdate, Field(discriminator="name")]
+_Activation = Annotated[
+    FullActivation | RandomActivation | EventActivation | FixedActivation | RecordedActivation,
+    Field(discriminator="name"),
+]
+AnyModel = Annotated[Annotated[_Model, KnownTag] | _Own, by_own]
+AnyStream = Annotated[Annotated[_Stream, KnownTag] | _Own, by_own]
+AnyUpdate = Annotated[Annotated[_Update, KnownTag] | _Own, by_own]
+AnyActivation = Annotated[Annotated[_Activation, KnownTag] | _Own, by_own]
+
+
 class Config(Section):
     """A whole run.
 
@@ -325,15 +340,12 @@ class Config(Section):
         '{name = "geometric", mean = 50}, with numbers of 0 or more',
     )
     label_learning: Literal["fresh", "stored"] = Field(default="fresh", description='"fresh" or "stored"')
-    model: Annotated[ImnistModel | PhysicsModel | MlpModel | LinearModel, Field(discriminator="name")]
-    stream: Annotated[ImnistStream | PhysicsStream | TableStream, Field(discriminator="name")]
+    model: AnyModel
+    stream: AnyStream
     drift: Drift | None = None
     detect: Detect | None = None
-    update: Annotated[OgdUpdate | DlrUpdate | SlrUpdate, Field(discriminator="name")] = DlrUpdate(name="DLR")
-    activation: Annotated[
-        FullActivation | RandomActivation | EventActivation | FixedActivation | RecordedActivation,
-        Field(discriminator="name"),
-    ] = FullActivation(name="Full")
+    update: AnyUpdate = DlrUpdate(name="DLR")
+    activation: AnyActivation = FullActivation(name="Full")
 
     def to_dict(self) -> dict[str, Any]:
         """Return every setting that has a value, as plain values."""
@@ -350,6 +362,8 @@ class Config(Section):
                 return 2
             case ImnistModel(clients=clients) | MlpModel(clients=clients) | LinearModel(clients=clients):
                 return clients
+            case _:
+                return None
 
     def title(self) -> str:
         """Return the run in a few words.
@@ -357,7 +371,7 @@ class Config(Section):
         >>> Config(model=ImnistModel(name="imnist"), stream=ImnistStream(name="imnist"), drift=Drift()).title()
         'DLR (window 10, decay 0.95) · Full · imnist, drift every 50 rounds'
         """
-        path = None if isinstance(self.stream, ImnistStream) else self.stream.path
+        path = None if isinstance(self.stream, ImnistStream | OwnPart) else self.stream.path
         stream = Path(path).name if path else self.stream.name
         drift = f", drift every {self.drift.every} rounds" if self.drift else ""
         late = () if self.label_delay == 0 else (f"labels {self._late()} late, {self.label_learning}",)
@@ -399,7 +413,7 @@ def value_text(value: Any) -> str:
     return tomli_w.dumps({"v": value}).removeprefix("v = ").rstrip()
 
 
-def _words(section: Section) -> str:
+def _words(section: Section | OwnPart) -> str:
     """Return a section's name and numbers, such as ``'DLR (window 10, decay 0.95)'``."""
     held = section.model_dump(exclude={"client_window", "path"})
     name = str(held.pop("name"))

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from anabranch.checks import is_missing
 from anabranch.errors import ConfigError, DataError
 from anabranch.federation.late_labels import Happening
 from anabranch.federation.tables import event_name
@@ -123,7 +124,7 @@ class _Told(Labels):
 
     def label(self, event: bytes) -> int | None:
         found = self._label(event)
-        return None if found is None else self._checked((event, found))[1]
+        return None if found is None or is_missing(found) else self._checked((event, found))[1]
 
     async def more(self) -> None:
         await self._ended.wait()

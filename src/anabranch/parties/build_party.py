@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save as arrays_file
 
 from anabranch.broker.credentials import Credentials
+from anabranch.config.own import OwnPart, make
 from anabranch.config.party import (
     ClientFile,
     Features,
@@ -34,6 +35,7 @@ from anabranch.core.layers import Projection, Sum
 from anabranch.core.models import SplitModel, perceptron
 from anabranch.core.party import Rule
 from anabranch.core.party_programs import Rate
+from anabranch.core.random_keys import initial_key
 from anabranch.core.updates import DLR, OGD, SLR, Update
 from anabranch.errors import ConfigError, counted
 from anabranch.federation.client import ClientParty
@@ -64,7 +66,7 @@ from anabranch.simulation.drift_detection import Detect
 from anabranch.simulation.output import MODEL
 from anabranch.simulation.run_setup import check_decay
 from anabranch.sources import features as rules
-from anabranch.sources.activation import OnEvent, SendOnDelta, Stimulus, numbers_of
+from anabranch.sources.activation import OnEvent, SendOnDelta, Stimulus, check_stimulus, numbers_of
 from anabranch.sources.labels import SourceLabels
 from anabranch.storage.feature_store import KeptInputs
 from anabranch.storage.files import replace_file, writing
@@ -257,6 +259,11 @@ def _stimulus(file: ClientFile, columns: Sequence[rules.Column], index: int) -> 
             if unknown := stimulus.unknown(columns):
                 raise ConfigError(f"activation.columns names '{unknown}', which is no number of features.columns")
             return stimulus
+        case OwnPart() as part:
+            made = make(part, "activation", object)
+            if isinstance(made, Activation):
+                return stimulus_of(made, file.seed, index)
+            return check_stimulus(made, part.name)
         case FullActivation() | OwnRandomActivation() | EventActivation() as activation:
             return stimulus_of(_activation(activation), file.seed, index)
 
@@ -338,10 +345,14 @@ def _update(file: ServerFile | ClientFile) -> Update:
             return SLR(window)
         case DlrUpdate(window=window, decay=decay, client_window=own):
             return DLR(window, decay, client_window=own)
+        case OwnPart() as part:
+            return make(part, "update", Update)  # type: ignore[type-abstract]
 
 
-def _activation(activation: FullActivation | OwnRandomActivation | EventActivation) -> Activation:
+def _activation(activation: FullActivation | OwnRandomActivation | EventActivation | OwnPart) -> Activation:
     match activation:
+        case OwnPart():
+            return make(activation, "activation", Activation)  # type: ignore[type-abstract]
         case FullActivation():
             return Full()
         case OwnRandomActivation(p=p):
@@ -361,11 +372,15 @@ def _top(file: ServerFile) -> eqx.Module:
                 )
         return Sum(classes)
     width = sum(each.embedding for each in file.clients)
+    if isinstance(file.model, OwnPart):
+        return make(file.model, "model", eqx.Module, width, classes, key=initial_key(file.seed, 0))
     return perceptron((width, *file.model.hidden, classes), relu_last=False, seed=file.seed, index=0)
 
 
 def _bottom(file: ClientFile, features: int, index: int) -> eqx.Module:
     if isinstance(file.model, LinearBottom):
         return Projection(features, file.model.classes)
+    if isinstance(file.model, OwnPart):
+        return make(file.model, "model", eqx.Module, features, key=initial_key(file.seed, index))
     sizes = (features, *file.model.hidden, file.model.embedding)
     return perceptron(sizes, relu_last=False, seed=file.seed, index=index)

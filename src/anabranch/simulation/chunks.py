@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.checks import unmasked
 from anabranch.errors import AnabranchError, DataError
 from anabranch.streams.base import Block, Stream
 
 
 class Late(NamedTuple):
-    """What happens in a chunk beside its rounds, where labels come after their events; see `anabranch.simulation.label_delay`."""
+    """The events of a chunk beside its rounds, if labels are late; see `anabranch.simulation.label_delay`."""
 
     x: NDArray[np.floating[Any]]
     """(n, d): the events that happen, in order; only the first ``events`` rows are some, the rest is padding."""
@@ -116,7 +117,7 @@ def _check(
     """Return the features in the model's precision, how many first samples are right, and what is wrong with the
     next.
     """
-    x, y = np.asarray(block.x), np.asarray(block.y)
+    x, y = unmasked(block.x), unmasked(block.y)
     if x.ndim != 2 or x.shape[1] != sum(widths) or y.shape != (len(x),):
         return (
             x,

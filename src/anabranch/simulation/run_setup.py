@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from anabranch.checks import plain, whole
 from anabranch.core.activation import Activation, Mask
+from anabranch.core.compiling import check_devices
+from anabranch.core.gradients import parameters
 from anabranch.core.models import Group, SplitModel
 from anabranch.core.party import Rule
 from anabranch.core.random_keys import SEEDS
 from anabranch.core.round import init_federation, model_dtype
-from anabranch.core.updates import DLR, SLR, Update
+from anabranch.core.updates import DLR, SLR, Update, check_contract
 from anabranch.errors import ConfigError, Diverged, ModelError, nearest
 from anabranch.simulation.chunks import Chunk, empty_chunk, read_chunks
 from anabranch.simulation.delays import LONGEST, Delay, read_delay
@@ -135,6 +137,7 @@ def prepare(
         ConfigError: where a setting is out of range.
         ModelError: where the model does not fit the stream.
     """
+    check_devices()
     for name, value, kind in (
         ("model", model, SplitModel),
         ("stream", stream, Stream),
@@ -165,6 +168,8 @@ def prepare(
         )
     check_decay(update, dtype)
     rule = Rule(jax.tree.map(np.asarray, update), optimiser, read_wire_dtype(wire_dtype, dtype), bool(measure_regret))
+    if not update.outer_products:
+        check_contract(rule.update, parameters(model.server))
     if detect is not None:
         check_reaction(detect, rule)
         rule = rule._replace(watch="embedding" in detect.watch)

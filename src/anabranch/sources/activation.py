@@ -43,6 +43,25 @@ class Stimulus(Protocol):
         ...
 
 
+def check_stimulus(made: Any, name: str) -> Stimulus:
+    """Return a stimulus of a person's own.
+
+    Args:
+        made: the object.
+        name: the place of its class, for the error.
+
+    Raises:
+        ConfigError: if it lacks something that a stimulus has.
+    """
+    needed = ("of_readings", "entities", "touches", "decide", "state", "restore")
+    if missing := [each for each in needed if not hasattr(made, each)]:
+        raise ConfigError(
+            f"activation.name = {name!r} gives a {type(made).__name__} without {', '.join(missing)}: an activation or "
+            "a stimulus is needed. Derive your class from anabranch.Activation, or see anabranch.sources.activation"
+        )
+    return made
+
+
 class OnEvent:
     """Every reading of this client activates it, and nothing else does.
 

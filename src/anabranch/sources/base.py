@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from anabranch.errors import ConfigError
+from anabranch.storage.place import Place
 from anabranch.storage.times import text_of
 
 AsOf: TypeAlias = Literal["event", "now"]
@@ -34,26 +35,6 @@ class Reading(NamedTuple):
     """Microseconds since 1970, in UTC."""
     values: Mapping[str, Any]
     """By column."""
-
-
-class Place(NamedTuple):
-    """Where a reading is, of a source that begins again at the oldest that is not safe, and gives again all after it.
-
-    That is not the order of their times, where these go back or a clock is wrong.
-
-    >>> first, second = Place("orders.csv", [1]), Place("orders.csv", [2])
-    >>> first.is_before(second), second.is_before(first), first.is_before(Place("others.csv", [2]))
-    (True, False, False)
-    """
-
-    of: str
-    """What is counted in; a place in something else is neither before nor after."""
-    order: list[int | float | str]
-    """Compared from the first on; of two places that are the same so far, the next are both numbers or both texts."""
-
-    def is_before(self, other: Place) -> bool:
-        """Return whether the source gives this one first."""
-        return self.of == other.of and self.order < other.order
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,11 @@ import pyarrow.compute
 from numpy.typing import NDArray
 
 from anabranch.errors import ConfigError, DataError
-from anabranch.sources.base import Freshness, Happening, Notes, Place, Reading
+from anabranch.sources.base import Freshness, Happening, Notes, Reading
 from anabranch.sources.intervals import RowError, moments_of, without_twins
 from anabranch.storage.cursor import Cursor
 from anabranch.storage.event_ids import Names
+from anabranch.storage.place import Place
 from anabranch.storage.times import ImplausibleError, TimeRule
 from anabranch.tables import Reader, TableForm, open_table
 from anabranch.tables.columns import Rule

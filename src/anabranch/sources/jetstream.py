@@ -23,7 +23,7 @@ from nats.aio.msg import Msg
 from nats.js import api
 from nats.js import errors as js_errors
 
-from anabranch.errors import ConfigError, ConnectError, DataError, OutputError
+from anabranch.errors import ConfigError, ConnectError, DataError, OutputError, with_extra
 from anabranch.sources.base import AsOf, ClockCheck, Freshness, Happening, Notes, Reading, check_as_of, note_place
 from anabranch.sources.recent_readings import Latest
 from anabranch.storage.dead_letters import Aside
@@ -475,7 +475,7 @@ def _parser(form: Form) -> Callable[[bytes], Any]:
     try:
         import msgpack  # type: ignore[import-untyped]
     except ImportError:
-        raise ConfigError("form = 'msgpack' needs a package: pip install 'anabranch[msgpack]'") from None
+        raise ConfigError(f"form = 'msgpack' needs a package: {with_extra('msgpack')}") from None
 
     def parse(payload: bytes) -> Any:
         try:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from anabranch.errors import ConfigError, DataError, counted, kind_of
-from anabranch.sources.time_formats import check_format, has_order, strptime
+from anabranch.storage.time_formats import check_format, has_order, strptime
 from anabranch.tables.values import as_whole
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anabranch.errors import AwayError, ConfigError, ConnectError, DataError, nearest
-from anabranch.sources.base import AsOf, ClockCheck, Freshness, Happening, Notes, Place, Reading, check_as_of
+from anabranch.sources.base import AsOf, ClockCheck, Freshness, Happening, Notes, Reading, check_as_of
 from anabranch.sources.sql.database import (
     FAILED,
     NO_IDS,
@@ -32,6 +32,7 @@ from anabranch.sources.sql.text_time_index import Marks
 from anabranch.storage.cursor import Cursor
 from anabranch.storage.entities import KnownEntities, json_of, order_of, values_of
 from anabranch.storage.event_ids import Names, entity_text
+from anabranch.storage.place import Place
 from anabranch.storage.times import EPOCH, ImplausibleError, TimeRule, number_at, text_of
 
 BATCH = 1000

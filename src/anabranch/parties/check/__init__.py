@@ -10,10 +10,10 @@ from pathlib import Path
 from anabranch.config import load as configfile
 from anabranch.config import party as partyfile
 from anabranch.errors import AnabranchError
-from anabranch.net.check.findings import Findings, Shared
-from anabranch.net.check.party import Checked, check_party
-from anabranch.net.check.run import check_run
-from anabranch.net.check.shared import shared
+from anabranch.parties.check.findings import Findings, Shared
+from anabranch.parties.check.party import Checked, check_party
+from anabranch.parties.check.run import check_run
+from anabranch.parties.check.shared import shared
 
 
 def check_files(files: Sequence[str]) -> tuple[list[Findings], list[Shared], list[AnabranchError]]:

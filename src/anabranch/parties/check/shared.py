@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anabranch.errors import AwayError
-from anabranch.net.check.findings import Shared
-from anabranch.net.check.party import Checked
+from anabranch.parties.check.findings import Shared
+from anabranch.parties.check.party import Checked
 
 LOOKED_UP, LOOKED_UP_IN_A_DATABASE = 10_000, 300
 """So many labels are looked up at each client; each is a query to a database, which may lack an index."""

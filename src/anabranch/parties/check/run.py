@@ -9,8 +9,8 @@ import numpy as np
 
 from anabranch.config import build as runner
 from anabranch.config.run import Config, TableStream, form_of
-from anabranch.net.check.findings import Findings, Sample
-from anabranch.net.check.party import MOST, MOST_CELLS, SAMPLES, look_at_columns, use_of
+from anabranch.parties.check.findings import Findings, Sample
+from anabranch.parties.check.party import MOST, MOST_CELLS, SAMPLES, look_at_columns, use_of
 from anabranch.streams.tables import Table
 from anabranch.tables import open_table
 

@@ -20,10 +20,10 @@ from anabranch.config.run import form_of
 from anabranch.config.source import FeaturesOf, FileLabels, FileSection, JetStreamSection, LabelsOf, SqlSection
 from anabranch.errors import DataError
 from anabranch.federation.source_client import SourcedClient, SourcedServer
-from anabranch.net.check.columns import ColumnSeen
-from anabranch.net.check.findings import Findings, Sample
 from anabranch.parties import build_party as own
 from anabranch.parties import run_party as serve
+from anabranch.parties.check.columns import ColumnSeen
+from anabranch.parties.check.findings import Findings, Sample
 from anabranch.sources.base import Happening, Source
 from anabranch.sources.features import Column, Features
 from anabranch.storage.times import text_of

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anabranch.net.check.findings import ColumnFinding
+from anabranch.parties.check.findings import ColumnFinding
 
 FEW = 12
 """So many different texts of a column are counted."""
