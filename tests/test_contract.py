@@ -261,5 +261,5 @@ def test_the_public_names():
         assert sorted(module.__all__) == sorted(names.split())
         assert all(getattr(module, name) is not None for name in module.__all__)
     assert sorted(dir(ab)) == sorted(ab.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'simulation'"):
-        _ = ab.simulation
+    with pytest.raises(AttributeError, match="no attribute 'simulator'"):
+        _ = ab.simulator

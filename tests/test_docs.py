@@ -108,6 +108,11 @@ def test_readme_is_short_and_says_how_to_start() -> None:
     assert 0 < sum(line.startswith((">>>", "...")) for line in shown) <= 15
 
 
+def test_no_page_and_no_error_installs_from_an_index_that_lacks_us() -> None:
+    sources = [each for each in (ROOT / "src").rglob("*") if each.suffix in (".py", ".toml")]
+    assert not [each for each in (*TEXTS, *sources) if re.search(r"install [^\n]*anabranch", each.read_text("utf-8"))]
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if ">>>" in p.read_text(encoding="utf-8")], ids=name)
 def test_examples_do_what_they_show(page: Path) -> None:
     examples = "\n".join(block for block in blocks(page, "python") if ">>>" in block)

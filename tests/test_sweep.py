@@ -182,6 +182,17 @@ def wait_for(process: subprocess.Popen[str], out: Path, count: int) -> list[psut
     return workers(psutil.Process(process.pid))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_take_neither_ctrl_c_nor_sigterm_from_their_first_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    get_reusable_executor().shutdown(kill_workers=True)  # of an earlier test
+    monkeypatch.setattr(parallel, "attempt", lambda trial, versions: Path("/proc/self/status").read_text())
+    with backend.connected(TWO) as jobs, parallel._attempts([None, None], jobs) as said:
+        for each in said:
+            held_back = int(re.search(r"SigBlk:\s*(\w+)", each)[1], 16)
+            assert held_back >> signal.SIGINT - 1 & 1
+            assert held_back >> signal.SIGTERM - 1 & 1
+
+
 def test_a_sweep_that_is_stopped_and_killed_goes_on_to_the_same_results() -> None:
     data = str(write_digits(Path("digits")))
     Path("a.toml").write_text(
@@ -367,7 +378,10 @@ def test_what_is_wrong_is_said_before_anything_is_run(monkeypatch: pytest.Monkey
         monkeypatch.setitem(sys.modules, module, None)
         swept = anabranch_("sweep", "rates.toml", "--backend", name, "--address", "127.0.0.1:1")
         assert swept.exit_code == 2
-        assert f"the back end {name} is not installed: pip install 'anabranch[{name}]'" in swept.stderr
+        assert (
+            f"the back end {name} is not installed: in the folder of Anabranch's source: pip install '.[{name}]'"
+            in swept.stderr
+        )
 
 
 @pytest.mark.parametrize("kind", ["ray", "dask"])

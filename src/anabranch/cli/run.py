@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from anabranch.cli.common import STOPPED, DataDirOption, SetOption, SourceArgument, errors, interrupted_code
+from anabranch.cli.common import STOPPED, DataDirOption, SetOption, SourceArgument, errors, import_jax, interrupted_code
 from anabranch.errors import AnabranchError, ConfigError, DataError, Diverged, Interrupted
-from anabranch.interrupt import Interruptible, terminable
+from anabranch.interrupt import Interruptible, cleaning
 
 # What trains is imported where it is needed: JAX takes a second, and --help should not wait for it.
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def run(
     kept; 130 Ctrl-C; 143 SIGTERM.
     """
     notes = Console(stderr=True)
-    with errors(notes), terminable():
+    with errors(notes):
         from anabranch.config.load import Override, find_source, load, parse_override
 
         found = find_source(source)
@@ -113,7 +113,7 @@ def _train(
 
     goes_on_there = begun is not None and out is None
     folder = output.prepare(begun if goes_on_there else out, source.name, force=force or goes_on_there)
-    with display.Reporter(notes, config.rounds, quiet=quiet) as reporter:
+    with cleaning(folder.discard), display.Reporter(notes, config.rounds, quiet=quiet) as reporter:
         try:
             plan = _plan(source, config, overrides, reporter, notes)
             reporter.stage("compiling")
@@ -139,6 +139,7 @@ def _plan(source: Source, config: Config, overrides: list[Override], reporter: R
     from anabranch import display
 
     reporter.stage("importing")
+    import_jax(notes)
     from anabranch.config import build as runner
 
     reporter.stage("reading data")
@@ -166,8 +167,6 @@ def _keep(
     reporter.stage("timing the clients", line=True)
     try:
         with ctrl_c.at_once():
-            if ctrl_c.pressed:
-                return untimed, described
             described = output.report(folder, result, origin)
     except KeyboardInterrupt:
         return untimed, described

@@ -20,10 +20,10 @@ from anabranch.cli.common import (
     JobsOption,
     SetOption,
     errors,
+    import_jax,
     interrupted_code,
 )
 from anabranch.errors import AnabranchError, OutputError
-from anabranch.interrupt import terminable
 from anabranch.storage.files import json_values, to_json
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def sweep(
     others are kept; 130 Ctrl-C; 143 SIGTERM.
     """
     notes = Console(stderr=True)
-    with errors(notes), terminable():
+    with errors(notes):
         from anabranch.config.load import Override, parse_override
         from anabranch.sweep.backend import Backend
         from anabranch.sweep.file import read
@@ -122,6 +122,7 @@ def _look(file: SweepFile, reporter: TrialsReporter, notes: Console) -> list[Tri
     from anabranch import display
 
     reporter.stage("importing")
+    import_jax(notes)
     from anabranch.sweep.data import with_data
 
     reporter.stage("reading data")

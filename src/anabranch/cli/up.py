@@ -11,21 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from anabranch.cli.common import (
-    INTERRUPTED,
-    STOPPED,
-    TERMINATED,
-    DataDirOption,
-    SetOption,
-    SourceArgument,
-    errors,
-    loading,
-)
+from anabranch.cli.common import STOPPED, DataDirOption, SetOption, SourceArgument, errors, import_jax, private_files
+from anabranch.interrupt import INTERRUPTED, TERMINATED, calling, cleaning
 
 if TYPE_CHECKING:
+    from rich.live import Live
+
     from anabranch.config.load import Source
     from anabranch.config.run import Config
-    from anabranch.parties.assemble import Pace
+    from anabranch.config.runtime_options import RuntimeOptions
     from anabranch.parties.local_federation import Processes
 
 EXAMPLES = (
@@ -69,7 +63,7 @@ def up(
     Exit codes: 0 done; 2 something is wrong; 3 training could not go on; 130 Ctrl-C; 143 SIGTERM.
     """
     notes = Console(stderr=True)
-    with errors(notes), loading():
+    with errors(notes), private_files():
         from anabranch.config.load import RESULT, Override, find_source, load, parse_override
 
         if Path(source).is_dir() and not (Path(source) / RESULT).is_file():
@@ -91,10 +85,10 @@ def up(
     raise typer.Exit(code)
 
 
-def _pace(config: Config, in_flight: int, deadline: float, missing: str) -> Pace:
+def _pace(config: Config, in_flight: int, deadline: float, missing: str) -> RuntimeOptions:
     from anabranch.config.run import SlrUpdate
+    from anabranch.config.runtime_options import RuntimeOptions
     from anabranch.errors import ConfigError
-    from anabranch.parties.assemble import Pace
     from anabranch.protocol.server.missing import Wait, policy
 
     if not 1 <= in_flight <= 1024:
@@ -107,7 +101,7 @@ def _pace(config: Config, in_flight: int, deadline: float, missing: str) -> Pace
             "update.name is SLR, under which all parties must hold the same samples: it needs --in-flight 1 and "
             "--missing wait"
         )
-    return Pace(in_flight=in_flight, deadline=deadline, missing=(chosen,))
+    return RuntimeOptions(in_flight=in_flight, deadline=deadline, missing=(chosen,))
 
 
 def _check_broker(nats: str | None) -> None:
@@ -125,13 +119,22 @@ def _check_broker(nats: str | None) -> None:
 
 
 def _up(
-    source: Source, config: Config, pace: Pace, nats: str | None, out: Path | None, notes: Console, *, quiet: bool
+    source: Source,
+    config: Config,
+    pace: RuntimeOptions,
+    nats: str | None,
+    out: Path | None,
+    notes: Console,
+    *,
+    quiet: bool,
 ) -> int:
     from anabranch import display
     from anabranch.errors import AnabranchError
+    from anabranch.simulation import output
+
+    import_jax(notes)
     from anabranch.parties import assemble
     from anabranch.parties.local_federation import LOG, RUN, LocalFederation, collect
-    from anabranch.simulation import output
 
     begun = out is not None and (out / RUN).exists()
     folder = output.prepare(out, f"{source.name}-federation", force=begun or None)
@@ -139,7 +142,7 @@ def _up(
     goes_on = f"the same command with --out {folder.path} goes on"
     federation = None
     try:
-        with display.notices(notes):
+        with cleaning(folder.discard), display.notices(notes):
             run = assemble.replay(config)
         federation = LocalFederation(config, folder.path, run.clients, pace, url=nats, federation=name)
         code, timed, pressed = asyncio.run(_watch(federation, config.rounds, notes, quiet=quiet))
@@ -225,25 +228,28 @@ async def _watch(
     federation: Processes, rounds: int | None, notes: Console, *, quiet: bool
 ) -> tuple[int, tuple[float, int], int | None]:
     """Run it with a live table; return the exit code, the seconds of how many rounds, and which signal ended it."""
-    from rich.live import Live
-
     from anabranch import display
     from anabranch.cli.federation_table import Rates, table
 
     pressed: asyncio.Queue[int] = asyncio.Queue()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, pressed.put_nowait, number)
+    loop = asyncio.get_running_loop()
+
+    def press(number: int) -> None:
+        loop.call_soon_threadsafe(pressed.put_nowait, number)
+
     rates = Rates()
     shown: list[dict[str, Any]] = []
-    with Live(console=notes, refresh_per_second=4, transient=True) if not quiet else _Nothing() as live:
+    with calling(press), _shows(notes, quiet=quiet) as live:
 
         def tell() -> None:
-            if federation.status and (not shown or shown[-1] is not federation.status):
+            if not federation.status:
+                live.update(_starting(federation))
+            elif not shown or shown[-1] is not federation.status:
                 shown[:] = [federation.status]
                 rates.add(federation.parties[0].told_at, federation.status["rounds"])
                 live.update(table(federation.status, rounds, rates))
 
-        live.update(f"starting {len(federation.parties)} processes in {federation.folder}")
+        live.update(_starting(federation))
         async with federation:
             waiting = asyncio.ensure_future(federation.wait(tell, lambda text: display.note(notes, text)))
             first = asyncio.ensure_future(pressed.get())
@@ -255,14 +261,37 @@ async def _watch(
             return await waiting, (rates.seconds, rates.rounds), first.result()
 
 
-class _Nothing:
-    """Shows nothing."""
+def _starting(federation: Processes) -> str:
+    """What is waited for before the server has something to report."""
+    waiting = [party.name for party in federation.parties if not party.status]
+    if len(waiting) == len(federation.parties):
+        return f"starting a broker and {len(waiting)} processes in {federation.folder}; the first start compiles"
+    return f"waiting for {', '.join(waiting)}"
 
-    def __enter__(self) -> _Nothing:
+
+def _shows(console: Console, *, quiet: bool) -> Live | _Lines:
+    """Return a live table on a terminal, lines elsewhere."""
+    from rich.live import Live
+
+    if console.is_terminal and not quiet:
+        return Live(console=console, refresh_per_second=4, transient=True)
+    return _Lines(console, quiet=quiet)
+
+
+class _Lines:
+    """Prints each text once, and no table; nothing where it should be quiet."""
+
+    def __init__(self, console: Console, *, quiet: bool) -> None:
+        self._console, self._quiet, self._last = console, quiet, ""
+
+    def __enter__(self) -> _Lines:
         return self
 
     def __exit__(self, *_: object) -> None:
         return None
 
-    def update(self, _: object) -> None:
-        """Nothing."""
+    def update(self, shown: object) -> None:
+        """Print the text, where it is another one."""
+        if isinstance(shown, str) and shown != self._last and not self._quiet:
+            self._last = shown
+            self._console.print(shown, soft_wrap=True, highlight=False)

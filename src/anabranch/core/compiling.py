@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import numpy as np
+
+from anabranch.errors import ConfigError
 
 OPTIONS: dict[str, Any] = {
     # A round is many small steps. Sharing each among the cores costs more than it saves: on two cores a DLR round
@@ -29,6 +32,22 @@ def compiled(function: Callable[..., Any], *, donate: Literal["none", "all-excep
     2.0
     """
     return eqx.filter_jit(function, donate=donate, compiler_options=OPTIONS)  # type: ignore[call-overload]
+
+
+@functools.cache
+def check_devices() -> None:
+    """Raise a ConfigError where JAX finds no device to compute on, as under ``JAX_PLATFORMS=cuda`` without a GPU."""
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:
+        for name in ("jax_platforms", "jax_platform_name"):
+            if value := getattr(jax.config, name):
+                variable = name.upper()
+                raise ConfigError(
+                    f"{variable} = {value!r}: JAX finds no such device on this machine; allowed is what it has, and "
+                    f"always cpu: unset {variable}, or set {variable}=cpu"
+                ) from error
+        raise ConfigError(f"JAX finds no device on this machine: {error}") from error
 
 
 def copied(leaf: Any) -> Any:

@@ -119,13 +119,24 @@ def empty_window(party: Party) -> Party:
     return party._replace(window=jax.tree.map(jnp.zeros_like, party.window))
 
 
-def _init(rule: Rule, model: eqx.Module, memory: Array | None, example: Array, rate: Scalar, *, server: bool) -> Party:
+def zero_gradient(rule: Rule, model: eqx.Module, example: Array) -> Tree:
+    """Return the **0** that a passive party pushes, in the form that the update takes.
+
+    Args:
+        model: the party's model.
+        example: one input of it, such as (d_m,) features; only its shape and type count.
+    """
+
     def gradient(x: Array) -> Tree:
         output, pullback = forward(model, x)
         return pullback(output)[0]
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), eqx.filter_eval_shape(gradient, example))
-    zeros = taken(rule.update, zeros)
+    return taken(rule.update, zeros)
+
+
+def _init(rule: Rule, model: eqx.Module, memory: Array | None, example: Array, rate: Scalar, *, server: bool) -> Party:
+    zeros = zero_gradient(rule, model, example)
     window = rule.update.init_window(zeros, server=server)
     gauge = None
     if rule.measure:

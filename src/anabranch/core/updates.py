@@ -2,7 +2,8 @@
 
 An update answers two questions for a party, state in and state out. ``recall``: what does the party evaluate in this
 round, today's sample or a window of samples? ``smooth``: along which direction does it step, given the gradient of
-what it evaluated? Everything else about a round (`anabranch.core.party`, `anabranch.core.round`) is the same for all three.
+what it evaluated? Everything else about a round is the same for all three: see `anabranch.core.party` and
+`anabranch.core.round`.
 
 An update's numbers are leaves of a pytree, so a compiled program takes them as arguments: another decay compiles
 nothing. Its window length is static, since it is the shape of a buffer.
@@ -60,8 +61,8 @@ class Update(eqx.Module):
     """
 
     outer_products: ClassVar[bool] = False
-    """Whether the update takes the gradient of a matrix as an `anabranch.core.gradients.Outer` where it is one: a window of
-    them takes less memory. A subclass with an `init_window` or a `smooth` of its own says so itself."""
+    """Whether the update takes the gradient of a matrix as an `anabranch.core.gradients.Outer` if it is one: a window
+    of them takes less memory. A subclass with an `init_window` or a `smooth` of its own says so itself."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -92,6 +93,23 @@ class Update(eqx.Module):
     @abstractmethod
     def smooth(self, window: Any, gradient: Tree, t: Round) -> tuple[Any, Tree]:
         """Return the window with this round's gradient in it, and the direction of the step, written out."""
+
+    can_take_back: ClassVar[bool] = False
+    """Whether the update has a `take_back`. Without it a federation's server keeps a copy of each window."""
+
+    def take_back(self, window: Any, t: Round) -> Any:
+        """Return the window without the gradient of round ``t``, which was pushed last and was not finite.
+
+        A federation's server goes on after such a round. An update that has this sets ``can_take_back = True``.
+        """
+        raise NotImplementedError
+
+    def is_at_rest(self, window: Any, pushed: Any) -> Flag:
+        """Return whether further zeros change nothing, given a window and the same window with one more **0**.
+
+        A client that was passive for thousands of rounds then stops pushing zeros. The default is never at rest.
+        """
+        return jnp.bool_(False)
 
     def newest(self, evaluated: Array, t: Round) -> Array:
         """Of what the party evaluated, this round's own."""
@@ -130,6 +148,7 @@ class DLR(Update):
     """
 
     outer_products: ClassVar[bool] = True
+    can_take_back: ClassVar[bool] = True
     window: int = eqx.field(static=True)
     decay: float
     client_window: bool = eqx.field(static=True)
@@ -175,9 +194,15 @@ class DLR(Update):
         )
         return Window(ring, total), jax.tree.map(lambda s: cast(self.scale, s) * s, total)
 
-    def unpushed(self, window: Window, t: Round) -> Window:
-        """Return the window before round ``t``'s gradient was pushed; its sum is added up anew, so nothing of that
-        is left.
+    def is_at_rest(self, window: Window, pushed: Window) -> Flag:
+        empty = [~leaf.any() for leaf in jax.tree.leaves(window.ring)]
+        same = [(a == b).all() for a, b in zip(*map(jax.tree.leaves, (window.total, pushed.total)), strict=True)]
+        return jnp.stack([*empty, *same]).all()
+
+    def take_back(self, window: Window, t: Round) -> Window:
+        """Return the window before round ``t``'s gradient was pushed.
+
+        The sum is computed anew, so nothing of that gradient is left.
         """
         slots = self.window + 1
         ring = jax.tree.map(lambda r: r.at[t % slots].set(0), window.ring)

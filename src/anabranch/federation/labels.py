@@ -43,7 +43,7 @@ class Labels:
         name, label = item
         if not isinstance(label, int | np.integer) or not 0 <= label < self._classes:
             raise DataError(
-                f"the label of event {name!r} is {label!r}, but the model tells {self._classes} classes apart: 0 to "
+                f"the label of an event is none of the {self._classes} classes that the model tells apart: 0 to "
                 f"{self._classes - 1}"
             )
         return event_name(name), int(label)

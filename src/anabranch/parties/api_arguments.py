@@ -68,11 +68,10 @@ class CheckedFeatures:
         x = unmasked(found)
         if x.shape != (self._inputs,) or x.dtype.kind not in "fiub":
             raise DataError(
-                f"the features of event {event!r} are {x.dtype} of shape {x.shape}, and not "
-                f"{counted(self._inputs, 'number')}"
+                f"the features of an event are {x.dtype} of shape {x.shape}, and not {counted(self._inputs, 'number')}"
             )
         if not np.isfinite(x).all():
-            raise DataError(f"a feature of event {event!r} is not finite: return None where there are no features")
+            raise DataError("a feature of an event is not finite: return None where there are no features")
         return x
 
 

@@ -24,11 +24,13 @@ from anabranch.broker.local import LocalBroker, find_binary
 from anabranch.config import party as partyfile
 from anabranch.config.load import PATHS
 from anabranch.config.run import Config
+from anabranch.config.runtime_options import RuntimeOptions
 from anabranch.core.models import SplitModel
 from anabranch.core.party_programs import from_arrays
 from anabranch.errors import AnabranchError, ConfigError
 from anabranch.federation.client import STATE as CLIENT_STATE
 from anabranch.federation.server import STATE as SERVER_STATE
+from anabranch.interrupt import blocked
 from anabranch.parties import assemble
 from anabranch.parties.run_party import LEFT
 from anabranch.protocol.server.totals import Ledger
@@ -83,7 +85,8 @@ class Party:
         """How its process has ended, where somebody else ended it: it can go on."""
         if self.code is not None and self.code < 0:
             return f"was killed by {signal.Signals(-self.code).name}"
-        return "was told to leave" if self.code == 0 and self.status.get("ended") == LEFT else None
+        # One that was told in its first seconds has had no time to report.
+        return "was told to leave" if self.code == 0 and self.status.get("ended") in (None, LEFT) else None
 
 
 class Processes(ABC):
@@ -163,19 +166,11 @@ class Processes(ABC):
                     raise
             await asyncio.sleep(0.1)
 
-    @property
-    def _environment(self) -> dict[str, str]:
-        """Of the parties: what one has compiled, the others find in a folder, and so does it when it starts again."""
-        programs = {
-            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        }
-        return programs | os.environ
-
     async def start(self, party: Party) -> None:
         """Start a party's process, for the first time or again."""
         command = "server" if party is self.parties[0] else "client"
-        with writing("log", party.folder), party.log.open("ab") as log:
+        # The process lets a signal through once it can take it: before, that would end it without a word.
+        with writing("log", party.folder), party.log.open("ab") as log, blocked():
             party.process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -189,7 +184,6 @@ class Processes(ABC):
                 stdout=subprocess.PIPE,
                 limit=2**24,  # a line has something on every client
                 stderr=log,
-                env=self._environment,
                 start_new_session=True,  # Ctrl-C is ours to hand on
             )
         if self._stopping:  # it was begun before, and is no use any more
@@ -340,7 +334,7 @@ class LocalFederation(Processes):
         config: Config,
         folder: Path,
         clients: int,
-        pace: assemble.Pace,
+        pace: RuntimeOptions,
         *,
         url: str | None = None,
         federation: str = "local",

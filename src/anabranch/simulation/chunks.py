@@ -14,7 +14,7 @@ from anabranch.streams.base import Block, Stream
 
 
 class Late(NamedTuple):
-    """What happens in a chunk beside its rounds, where labels come after their events; see `anabranch.simulation.label_delay`."""
+    """The events of a chunk beside its rounds, if labels are late; see `anabranch.simulation.label_delay`."""
 
     x: NDArray[np.floating[Any]]
     """(n, d): the events that happen, in order; only the first ``events`` rows are some, the rest is padding."""

@@ -235,6 +235,7 @@ class OnlineVFL(_Classifier):
                 f"the sample has none of the features in split: it has {_listed(x)}, and split names "
                 f"{_listed(self._names)}"
             )
+        values = [x.get(name) for name in self._names]
         try:
             values = [x[name] for name in self._names]
         except KeyError:

@@ -42,7 +42,8 @@ class RegretTally:
     """Takes what is measured in order and adds it up in float64; its memory does not grow with the rounds.
 
     Args:
-        report_every: a point after every so many rounds, and one at the end; see `anabranch.simulation.metrics.MOST_POINTS`.
+        report_every: a point after every so many rounds, and one at the end; see
+            `anabranch.simulation.metrics.MOST_POINTS`.
 
     >>> tally = RegretTally(report_every=2)
     >>> f, g, s, a = np.array([[2.0, 1.0, 0.0], [9.0, 4.0, 1.0], [9.0, 4.0, 1.0], [4.0, 4.0, 0.0]])

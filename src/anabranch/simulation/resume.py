@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from anabranch import store
 from anabranch.errors import CheckpointError, ConfigError
 from anabranch.simulation.output import STATE
 from anabranch.simulation.result import Result
+from anabranch.storage import checkpoint
 from anabranch.storage.files import json_values
 
 
@@ -37,7 +37,7 @@ class RunState(NamedTuple):
         arrays = {f"parties/{name}": array for name, array in self.parties.items()}
         arrays |= {f"counted/{name}": array for name, array in self.counted[0].items()}
         values = {"rounds": self.rounds, "settings": self.settings, "counted": self.counted[1]}
-        store.save(folder / STATE, arrays, values)
+        checkpoint.save(folder / STATE, arrays, values)
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Refuse to go on with another run.
@@ -76,7 +76,7 @@ def read_state(given: Any) -> RunState:
         return given._state()
     if not isinstance(given, str | Path):
         raise ConfigError(f"resume is {given!r:.60}, but a Result is needed, or the folder of one that was saved")
-    found = store.load(Path(given) / STATE) if (Path(given) / STATE).is_dir() else None
+    found = checkpoint.load(Path(given) / STATE) if (Path(given) / STATE).is_dir() else None
     if found is None:
         raise ConfigError(
             f"resume: {given} has no folder '{STATE}' with the state of a run. Runs with late labels or drift "

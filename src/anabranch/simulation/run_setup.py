@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from anabranch.checks import plain, whole
 from anabranch.core.activation import Activation, Mask
+from anabranch.core.compiling import check_devices
 from anabranch.core.gradients import parameters
 from anabranch.core.models import Group, SplitModel
 from anabranch.core.party import Rule
@@ -138,6 +139,7 @@ def prepare(
         ConfigError: where a setting is out of range.
         ModelError: where the model does not fit the stream.
     """
+    check_devices()
     for name, value, kind in (
         ("model", model, SplitModel),
         ("stream", stream, Stream),
