@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test bench bench-net chaos fuzz docs clean help
+.PHONY: demo test bench bench-net chaos fuzz pins docs clean help
 
 help:
 	@echo "make demo    train on the i-MNIST stream: 200,000 rounds, under a minute"
@@ -13,6 +13,7 @@ help:
 	@echo "make bench-net  measure the federation over NATS; prints JSON lines"
 	@echo "make chaos   kill a federation's processes a hundred times; the result must be the same bytes"
 	@echo "make fuzz    throw a million inputs at the decoder, and plays at the conversation"
+	@echo "make pins    print digests of runs, messages and files that a change of layout must not change"
 	@echo "make docs    build the documentation into site/"
 	@echo "make clean   remove the virtual environment and everything built"
 
@@ -44,6 +45,9 @@ fuzz: $(VENV)/fuzz.stamp
 	@mkdir -p fuzz/found
 	$(BIN)/python fuzz/fuzz_codec.py $(INPUTS) -artifact_prefix=fuzz/found/
 	$(BIN)/python fuzz/fuzz_conversations.py $(PLAYS) -artifact_prefix=fuzz/found/
+
+pins: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.pins
 
 docs: $(VENV)/test.stamp
 	$(BIN)/mkdocs build --strict

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import pytest
 from joblib.externals.loky import get_reusable_executor
 from typer.testing import CliRunner, Result
 
+import anabranch as ab
 import deadly
 from anabranch import cli
 from anabranch.errors import ClusterError
@@ -253,6 +255,34 @@ def test_the_table_says_how_to_run_the_best_again() -> None:
     again = json.loads(Path("again/result.json").read_text())
     of_seed_1 = [each for each in described["trials"] if each["labels"] == {"learning_rate": rates[0], "seed": 1}]
     assert again["accumulated_error"] == of_seed_1[0]["accumulated_error"]
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_sweep_from_python_is_that_of_the_command_line_and_goes_on(tmp_path: Path) -> None:
+    file = write_sweep("learning_rate = [0.1, 1e9]\nseed = [1, 2]")
+    assert anabranch_("sweep", file, "--out", "out").exit_code == 0
+    before = files(Path("out"))
+    base = {**tomllib.loads(Path("own/rooms.toml").read_text()), "rounds": 200, "update": {"name": "OGD"}}
+    base["stream"]["path"] = "own/rooms.csv"
+    grid = {"learning_rate": [0.1, 1e9], "seed": [1, 2]}
+    swept = ab.run_sweep(base, grid, folder="out")  # each trial is found
+    assert files(Path("out")) == before
+    assert swept.folder == Path("out")
+    assert swept.best == {"learning_rate": 0.1}
+    assert [(row["learning_rate"], row["seed"], row["diverged"] is None) for row in swept.rows] == [
+        (0.1, 1, True), (0.1, 2, True), (1e9, 1, False), (1e9, 2, False),
+    ]  # fmt: skip
+    assert [swept.records[row["key"]]["accumulated_error"] for row in swept.rows] == [
+        row["accumulated_error"] for row in swept.rows
+    ]
+    assert swept.to_pandas()["seed"].tolist() == [1, 2, 1, 2]
+    wider = ab.run_sweep("own/rooms.toml", {"seed": [3]}, folder=tmp_path / "else", workers=1)
+    assert [row["seed"] for row in wider.rows] == [3]
+    assert (tmp_path / "else" / "best.toml").exists()
+    with pytest.raises(ab.ConfigError, match=r"grid: there is no setting or section 'sed'\. Did you mean 'seed'"):
+        ab.run_sweep(base, {"sed": [3]}, folder="out")
+    with pytest.raises(ab.ConfigError, match=r"out holds trials that do not go together with these: settings.rounds"):
+        ab.run_sweep({**base, "rounds": 100}, grid, folder="out")
 
 
 @pytest.mark.usefixtures("in_this_process")

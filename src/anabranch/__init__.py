@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anabranch._public import *
+    from anabranch.sweep.api import SweepResult, run_sweep
 
 __all__ = [
     "DLR",
@@ -38,13 +39,18 @@ __all__ = [
     "Recorded",
     "Result",
     "SplitModel",
+    "SweepResult",
     "UniformDelay",
     "Update",
     "models",
+    "run_sweep",
     "save",
     "simulate",
     "streams",
 ]
+
+_OF_SWEEPS = {"SweepResult", "run_sweep"}
+"""These take half a second more to import."""
 
 
 def _refuse_windows() -> None:
@@ -80,8 +86,9 @@ def __getattr__(name: str) -> Any:
     """What is public is imported when it is first asked for: JAX takes a second, `anabranch --help` does not wait."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "anabranch.sweep.api" if name in _OF_SWEEPS else "anabranch._public"
     try:
-        return getattr(importlib.import_module("anabranch._public"), name)
+        return getattr(importlib.import_module(home), name)
     except ValueError as problem:  # of JAX, while it is imported
         from anabranch.environment import wrong_variable
 

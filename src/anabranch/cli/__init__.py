@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from anabranch.cli import align, keys, party, predict, report, reproduce, run, show, sweep, up
+from anabranch.cli import align, check, keys, party, predict, report, reproduce, run, show, sweep, up
 
 app = typer.Typer(
     name="anabranch",
@@ -31,6 +31,7 @@ app.command(epilog=report.EXAMPLES)(report.report)
 app.command(epilog=up.EXAMPLES)(up.up)
 app.command(epilog=party.SERVER_EXAMPLES)(party.server)
 app.command(epilog=party.CLIENT_EXAMPLES)(party.client)
+app.command(epilog=check.EXAMPLES)(check.check)
 app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.add_typer(keys.app, name="keys")
 app.add_typer(align.app, name="align")

@@ -60,9 +60,27 @@ def serve(
     Raises:
         AnabranchError: where the party cannot take part; see `anabranch.federation.engine.Engine.run`.
     """
+    settings, credentials = load(path, server=server)
+    name_party(credentials.party)
+    folder = Path(settings.folder)
+    with locked(folder):
+        if with_parent is not None:
+            threading.Thread(target=_leave_with, args=(with_parent,), daemon=True).start()
+        return process.run(lambda: _run(path, settings, credentials, folder, report))
+
+
+def load(path: Path, *, server: bool) -> tuple[partyfile.AnyFile, Credentials]:
+    """Return the settings of a party's file, and its connection.
+
+    Args:
+        path: of the party's file.
+        server: whether it should be the server's.
+
+    Raises:
+        ConfigError: where it is another party's, or a setting is wrong.
+    """
     settings = partyfile.load(path)
     credentials = Credentials.load(settings.connection)
-    name_party(credentials.party)
     if server == isinstance(settings, partyfile.ClientFile) and not isinstance(settings, partyfile.PartyFile):
         section, command = ("features", "client") if server else ("labels", "server")
         raise ConfigError(f"{path}: has [{section}], so start it with 'anabranch {command}'")
@@ -71,14 +89,10 @@ def serve(
     if server != (credentials.index == 0):
         command = "client" if server else "server"
         raise ConfigError(f"{path}: is the file of {credentials.party}: start it with 'anabranch {command}'")
-    folder = Path(settings.folder)
-    with locked(folder):
-        if with_parent is not None:
-            threading.Thread(target=_leave_with, args=(with_parent,), daemon=True).start()
-        return process.run(lambda: _run(path, settings, credentials, folder, report))
+    return settings, credentials
 
 
-def _party(
+def party_of(
     path: Path, settings: partyfile.AnyFile, credentials: Credentials, folder: Path
 ) -> ServerParty | ClientParty:
     """Return the party of a file."""
@@ -124,7 +138,7 @@ async def _run(
     folder: Path,
     report: Callable[[dict[str, Any]], None] | None,
 ) -> Stop:
-    party = await _when_there(lambda: _party(path, settings, credentials, folder))
+    party = await _when_there(lambda: party_of(path, settings, credentials, folder))
     loop = asyncio.get_running_loop()
     with calling(lambda _: loop.call_soon_threadsafe(party.leave)):
         return await _take_part(party, settings, folder, report)
