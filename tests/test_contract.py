@@ -248,8 +248,8 @@ PUBLIC = (
     "UniformDelay Update models run_sweep save simulate streams"
 )
 PUBLIC_STREAMS = (
-    "Arrays Block Digits DigitsNotice Drift IMnist Stream Table from_arrays higgs imnist load_digits make_digits "
-    "split_widths susy table"
+    "Arrays Block Column Digits DigitsNotice Drift IMnist Stream Table from_arrays higgs imnist load_digits "
+    "make_digits split_widths susy table"
 )
 PUBLIC_MODELS = "Dense MLP SplitModel higgs imnist linear mlp susy"
 PUBLIC_NET = "Client Credentials Expected Last LocalBroker Mean Round Server Skip Step Wait Zero event_name"

@@ -270,6 +270,8 @@ def number_of(value: Any, said: Said = kind_of) -> float:
             f"{said(value)} is a time, which a model cannot take: make a number of it, such as the hour or the days "
             "since something"
         )
+    if not isinstance(value, str) and is_missing(value):
+        return math.nan
     try:
         # Python reads 1_000 and digits of other scripts as numbers.
         if isinstance(value, bytes) or (isinstance(value, str) and ("_" in value or not value.isascii())):
