@@ -13,10 +13,10 @@ import anabranch as ab
 from anabranch.broker.credentials import Credentials
 from anabranch.config import party as partyfile
 from anabranch.config.load import load
+from anabranch.config.runtime_options import RuntimeOptions
 from anabranch.net import Expected, Server
 from anabranch.parties import assemble
 from anabranch.parties import build_party as own
-from anabranch.parties.assemble import Pace
 from anabranch.protocol.server import drift as watching
 from anabranch.serving.metrics import Metrics
 from anabranch.serving.status import server_status
@@ -239,7 +239,7 @@ def test_a_federation_notices_what_the_simulator_does(tmp_path):
 def test_the_log_says_what_follows(tmp_path, caplog, detect, follows):
     run = write_run(tmp_path, clients=2, rounds=10, detect=detect)
     credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))
-    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", Pace())
+    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", RuntimeOptions())
     party.watch.add(np.ones(1, bool), recorded=[Detection(1003, "error", None, 0.1, 0.2)])
     party._tell_drifts()
     party._log_file.close()
@@ -252,7 +252,7 @@ def test_what_is_noticed_again_and_again_is_kept_and_said_within_bounds(tmp_path
     monkeypatch.setattr(watching, "KEPT", 20)
     run = write_run(tmp_path, clients=2, rounds=10, detect={"watch": ["embedding"]})
     credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))
-    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", Pace())
+    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", RuntimeOptions())
     noticed = [Detection(i + 1, "embedding", 1 + i % 2, 0.1, 0.2) for i in range(1000)]
     for i in range(0, 1000, 50):
         party.watch.add(np.ones(50, bool), recorded=noticed[i : i + 50])
@@ -270,7 +270,7 @@ def test_what_is_noticed_again_and_again_is_kept_and_said_within_bounds(tmp_path
 def test_what_a_server_noticed_is_a_metric(tmp_path):
     run = write_run(tmp_path, clients=2, rounds=10, detect={})
     credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))
-    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", Pace())
+    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", RuntimeOptions())
     noticed = [Detection(3, "error", None, 0.1, 0.2), *[Detection(5, "embedding", 2, 0.1, 0.2)] * 2]
     party.watch.add(np.ones(1, bool), recorded=noticed)
     lines = Metrics(party).text().decode().splitlines()

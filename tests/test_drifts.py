@@ -113,7 +113,7 @@ def test_wrong_settings_are_refused(settings, words):
 
 def test_without_river_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "river", None)
-    with pytest.raises(ab.ConfigError, match=r"pip install 'anabranch\[river\]'"):
+    with pytest.raises(ab.ConfigError, match=r"pip install '\.\[river\]'"):
         Detect()
 
 

@@ -105,7 +105,7 @@ def test_a_client_with_a_source(
 ) -> None:
     write_key(tmp_path / "entity.key")
     with (tmp_path / "a.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["at", "x", "y"], [1, 2, 3]])
+        csv.writer(file).writerows([["at", "x", "y"], ["2026-01-01", 2, 3]])
     source = {"source": "csv", "path": "a.csv", "entity_key": "entity.key", "time": "at", "columns": ["x", "y"]}
     of_file(tmp_path, source, given)
     assert synced("inputs.sqlite") == asked

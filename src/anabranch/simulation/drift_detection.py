@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.checks import plain, whole
-from anabranch.errors import ConfigError, nearest
+from anabranch.errors import ConfigError, nearest, with_extra
 from anabranch.simulation.detectors import restored, state_of
 
 Watched: TypeAlias = Literal["error", "embedding"]
@@ -320,9 +320,7 @@ def _named(name: str) -> Any:
     try:
         from river import base, drift  # takes a second or two
     except ImportError:
-        raise ConfigError(
-            "detect: drift is detected by River, which is not installed: pip install 'anabranch[river]'"
-        ) from None
+        raise ConfigError(f"detect: River is not installed, which detects drift: {with_extra('river')}") from None
     kinds = (base.DriftDetector, base.BinaryDriftDetector)
     known = {
         each: found

@@ -32,7 +32,8 @@ def open_sqlite(path: Path, kind: int, schema: str, holds: str, *, durable: bool
         OutputError: where it cannot be opened or written.
     """
     with naming(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(mode=0o600)  # ids and inputs are their owner's alone; SQLite makes the files beside it alike
         # A party runs its checkpoints in another thread; SQLite itself orders what several threads ask of it.
         database = sqlite3.connect(path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
         try:
