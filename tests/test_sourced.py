@@ -41,21 +41,25 @@ from anabranch.protocol.codec import encode
 from anabranch.serving.client import ask_http
 from anabranch.serving.metrics import Metrics
 from anabranch.serving.status import server_status
-from anabranch.sources.base import Happening, Place, Reading
+from anabranch.sources.base import Happening, Reading
 from anabranch.sources.features import Column, Features
 from anabranch.sources.file import FileSource
 from anabranch.sources.python import PythonSource
 from anabranch.sources.sql import source as sql
 from anabranch.sources.sql.source import SqlSource
 from anabranch.storage.event_ids import Names, read_key, write_key
+from anabranch.storage.place import Place
 from databases import Postgresql, Sqlite, postgresql
 from federations import sent
 from forks import Forked
 from message_brokers import message_broker
 from patience import until
+from private import open_to_others
 from source_playing import play, run
 
 UPDATE = {"name": "DLR", "window": 2, "decay": 0.5}
+SOURCE: dict[str, Any] = {"entity_key": "entity.key", "years": [1970, 2100]}
+"""What the sources have, of which some have times of the first hours of 1970."""
 SERVER_MODEL = {"name": "mlp", "hidden": [8], "classes": 2}
 CLIENT_MODEL = {"name": "mlp", "hidden": [8], "embedding": 4}
 
@@ -77,14 +81,14 @@ class World:
     def server(self, labels: dict[str, Any], missing: Mapping[str, str] = MappingProxyType({}), **more: Any) -> None:
         self._texts["server"] = {
             "connection": "connection.toml", "folder": "state-server", "learning_rate": 0.1, "seed": 5,
-            "labels": {"entity_key": "entity.key", **labels}, "model": SERVER_MODEL, "update": UPDATE,
+            "labels": {**SOURCE, **labels}, "model": SERVER_MODEL, "update": UPDATE,
             "clients": [{"name": name, "embedding": 4, "missing": missing.get(name, "wait")} for name in self.clients],
         } | more  # fmt: skip
 
     def client(self, name: str, features: dict[str, Any], activation: dict[str, Any], **more: Any) -> None:
         self._texts[name] = {
             "connection": "connection.toml", "folder": f"state-{name}", "learning_rate": 0.1, "seed": 5,
-            "clients": len(self.clients), "features": {"entity_key": "entity.key", **features}, "model": CLIENT_MODEL,
+            "clients": len(self.clients), "features": {**SOURCE, **features}, "model": CLIENT_MODEL,
             "update": UPDATE, "activation": activation,
         } | more  # fmt: skip
 
@@ -397,6 +401,9 @@ def test_a_client_with_a_database_that_is_killed_goes_on_and_loses_nothing(tmp_p
     assert (counts["happened"], counts["learnt"]) == (150, 150)
     assert server.ledger.activations.tolist() == [150, 0]
     assert "Traceback" not in (tmp_path / "bank.log").read_text()
+    for name in ("bank", "server"):
+        state = tmp_path / f"state-{name}"
+        assert not open_to_others(state, but=() if name == "bank" else [state])  # which this test has made
 
 
 def test_a_database_that_starts_after_its_party_is_waited_for(tmp_path: Path) -> None:

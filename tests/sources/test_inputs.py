@@ -137,7 +137,8 @@ def test_what_is_unknown_or_unusable_is_counted_and_said_once(tmp_path: Path, ca
     assert inputs.counts == {"unknown": 1, "unusable": 9}
     assert [record.getMessage() for record in caplog.records] == [
         "features: an event counts as unknown here, since a value of it is unusable: column 'a': a text is not a "
-        "number: has the column changed its type? A column of words is of kind = 'category'"
+        "number: has the column changed its type? A column of words is of kind = 'category', and a text that means no "
+        "value belongs into missing_values"
     ]
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from anabranch.errors import CheckpointError, ConfigError, OutputError
-from anabranch.sources.base import Place
 from anabranch.storage.event_ids import Names
 from anabranch.storage.feature_store import KeptInputs, Told
+from anabranch.storage.place import Place
 
 
 def at(n: int) -> Place:

@@ -20,11 +20,12 @@ from anabranch.sources.sql.source import SqlSource
 from anabranch.sources.sql.text_time_index import Marks
 from anabranch.storage.cursor import Cursor
 from anabranch.storage.event_ids import Names
-from anabranch.storage.times import micros
+from anabranch.storage.times import TimeRule, micros
 from databases import Database, Line, Postgresql, Sqlite, postgresql
 from source_playing import placed, play, run
 
 NAMES = Names(bytes(32))
+EARLY = TimeRule(years=(1970, 2100))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def add(database: Database, *rows: tuple[int, str | None, int, float | None]) ->
 
 
 def opened(database: Database, **options: Any) -> SqlSource:
-    options = {"time": "at", "id": "id", "entity": "who", "follow": False} | options
+    options = {"time": "at", "id": "id", "entity": "who", "follow": False, "times": EARLY} | options
     return SqlSource(database.url, "orders", NAMES, ["a"], **options)
 
 
@@ -87,6 +88,16 @@ def test_an_entity_is_as_its_last_row_before_the_event_says(database: Database) 
     assert (at(now, "x", 0), at(now, "y", 0), at(now, "nobody", 0)) == (31, 50, None)
     run(source.close())
     run(now.close())
+
+
+@pytest.mark.parametrize("as_of", ["event", "now"])
+def test_a_row_that_is_too_old_is_missing(database: Database, as_of: str) -> None:
+    add(database, (1, "x", 10, 1))
+    source = opened(database, as_of=as_of, max_age=5.0)
+    looked = [source.look(NAMES.of("x", second * 1_000_000)) for second in (10, 15, 16)]
+    assert looked == [{"a": 1}, {"a": 1}, {"a": None}]
+    assert source.counts["too old"] == 1
+    run(source.close())
 
 
 def test_entities_that_come_later_are_learned(database: Database, tmp_path: Path) -> None:
@@ -276,7 +287,9 @@ def test_a_look_up_ends_with_its_source_though_the_database_is_silent(server: Po
     server.run("INSERT INTO orders VALUES (1, 'x', 1, 10)")
     line = Line(server.folder / ".s.PGSQL.5432")
     url = server.engine.url.set(host="127.0.0.1", port=line.port, query={"keepalives_idle": "7"})
-    source = SqlSource(url.render_as_string(hide_password=False), "orders", NAMES, ["a"], time="at", id="id")
+    source = SqlSource(
+        url.render_as_string(hide_password=False), "orders", NAMES, ["a"], time="at", id="id", times=EARLY
+    )
     assert source.look(NAMES.of("", 1_000_000)) == {"a": 10}
     with source._engine.connect() as connection:
         given = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
@@ -448,8 +461,8 @@ def test_look_ups_of_times_that_are_texts_read_few_rows(database: Database, monk
 
     monkeypatch.setattr(source, "_fetch", counted)
     assert cost(101, 100) <= 2000
-    assert cost(101, 100) <= 2 * sql._PAGE
-    assert cost(2101, 2100) <= 2 * sql._PAGE
+    assert cost(101, 100) <= 2 * sql._PAGES[1]
+    assert cost(2101, 2100) <= 2 * sql._PAGES[1]
     assert at(source, "", begin - 1) is None
     run(source.close())
     source = opened(database, entity=None)
@@ -460,7 +473,7 @@ def test_look_ups_of_times_that_are_texts_read_few_rows(database: Database, monk
         async for each in source.readings():
             i = each.reading.values["a"]
             if i % 200 == 0:
-                assert cost(i, i) <= sql._PAGE
+                assert cost(i, i) <= sql._PAGES[1]
                 assert source.look(NAMES.of("", (begin + i) * 1_000_000 - 1)) == (None if i == 0 else {"a": i - 2})
 
     run(main())
@@ -492,11 +505,11 @@ def test_marks_are_bounded() -> None:
     marks = Marks(3)
     for moment in (5, 1, 9, 5):
         marks.add(moment, str(moment))
-    assert [marks.at_or_after(moment) for moment in (0, 5, 6, 10)] == ["1", "5", "9", None]
+    assert [marks.after(moment) for moment in (0, 5, 6, 10)] == ["1", "9", "9", None]
     marks.add(7, "7")
-    assert [marks.at_or_after(moment) for moment in (0, 5, 6, 10)] == ["5", "5", "9", None]
+    assert [marks.after(moment) for moment in (0, 5, 6, 10)] == ["5", "9", "9", None]
     marks.add(7, "7")
-    assert marks.at_or_after(6) == "7"
+    assert marks.after(6) == "7"
 
 
 @pytest.mark.parametrize("time", ["BIGINT", "TEXT"])

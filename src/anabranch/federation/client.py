@@ -17,7 +17,6 @@ from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Stop
 from anabranch.protocol.client.conversation import ClientConversation
 from anabranch.protocol.server.client_session import KEPT
-from anabranch.storage import checkpoint
 
 STATE = "checkpoints"
 AHEAD = 5000
@@ -72,11 +71,14 @@ class ClientParty(Engine):
         """The last rounds in the checkpoints that are kept, the older first."""
         self._saves = self._done
         """What was `_done` when the last checkpoint was made, be it on the disk yet or not."""
-        found = checkpoint.load(self.folder)
+        found = self._load(conversation.terms, server=False)
         if found is not None:
-            for text in found.damaged:
-                self._log.warning("%s; going on from the one before", text)
-            self._check_found(found, conversation.terms, server=False)
+            whose = found.state.get("client", conversation.client)
+            if whose != conversation.client:
+                raise CheckpointError(
+                    f"{found.path}: is the checkpoint of client {whose}, and this is client {conversation.client}: "
+                    "give each party a folder of its own"
+                )
             try:
                 conversation.restore(found.arrays, found.state)
             except (ValueError, KeyError, TypeError) as error:
@@ -211,7 +213,7 @@ class ClientParty(Engine):
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         self._saves = self._done
         arrays, values = self.conversation.state()
-        return arrays, values | {"terms": asdict(self.conversation.terms)}
+        return arrays, values | {"client": self.conversation.client, "terms": asdict(self.conversation.terms)}
 
     def _saved(self, values: dict[str, Any]) -> None:
         # The server keeps what came after the one before, in case this one is damaged.

@@ -24,7 +24,6 @@ from anabranch.protocol.actions import Action, Note, Played, Predicted, Send, St
 from anabranch.protocol.codec import decode, encode
 from anabranch.protocol.server.conversation import ServerConversation
 from anabranch.protocol.server.totals import Ledger
-from anabranch.storage import checkpoint
 from anabranch.storage.round_log import RoundLog
 
 LOG, STATE = "rounds", "checkpoints"
@@ -144,11 +143,8 @@ class ServerParty(Engine):
         """Whether a person was told that the labels have ended."""
 
     def _restore(self) -> int:
-        found = checkpoint.load(self.folder)
+        found = self._load(self.conversation.terms, server=True)
         if found is not None:
-            for text in found.damaged:
-                self._log.warning("%s; going on from the one before", text)
-            self._check_found(found, self.conversation.terms, server=True)
             try:
                 own = {n.removeprefix("talk/"): a for n, a in found.arrays.items() if n.startswith("talk/")}
                 self.conversation.restore(own, found.state["talk"])
@@ -160,6 +156,11 @@ class ServerParty(Engine):
                     f"{found.path}: is the checkpoint of another model, update or federation ({error}): name another "
                     "folder, or give the settings that it was made with"
                 ) from error
+            if self.watch is not None and self.watch.began_anew:
+                self._log.warning(
+                    "the detectors of drift begin anew: the checkpoint is of other detectors, or of another version of "
+                    "River"
+                )
             self._kept = [self.conversation.rounds]
             self._last_saved = self.conversation.rounds
         begin = self.conversation.rounds
@@ -193,6 +194,13 @@ class ServerParty(Engine):
             self._samples.go_on(self.conversation.rounds)
         else:
             self.late.go_on(again)
+            learnt = self.late.waiting.counts["learnt"]
+            if learnt > self.conversation.rounds:
+                raise CheckpointError(
+                    f"{self._log_file.folder}: its rounds end after {self.conversation.rounds:,}, but {learnt:,} "
+                    "events were learnt from: a file of the round log is missing or older. Put back a copy of the "
+                    "whole folder, or name another folder to begin anew"
+                )
         return self.conversation.rounds - begin
 
     def _other_version(self, client: int, error: VersionError) -> bool:

@@ -24,12 +24,13 @@ from anabranch.protocol.actions import Action, Note, Played, Stop
 from anabranch.protocol.client.pending_steps import REMEMBERED
 from anabranch.protocol.server.conversation import ServerConversation
 from anabranch.sources.activation import Stimulus
-from anabranch.sources.base import Happening, Place, Source
+from anabranch.sources.base import Happening, Source
 from anabranch.sources.features import Features
 from anabranch.sources.inputs import Found, Inputs
 from anabranch.sources.labels import LateLabel, SourceLabels
 from anabranch.storage.event_ids import Names
 from anabranch.storage.feature_store import KeptInputs
+from anabranch.storage.place import Place
 
 SAVE_EVERY = 5.0
 """Seconds after which a client saves a checkpoint because a source waits to hear that something is safe."""
@@ -101,6 +102,11 @@ class _Sourced(Engine):
 
     _source: Source
     _taken: _Taken
+
+    @property
+    def source(self) -> Source:
+        """Where its events come from."""
+        return self._source
 
     def _take_from(self, source: Source, taken: _Taken) -> None:
         self._source, self._taken = source, taken

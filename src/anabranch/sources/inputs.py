@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from anabranch.errors import AwayError, CheckpointError, DataError
 from anabranch.sources.base import Notes
 from anabranch.sources.features import Features, State
+from anabranch.storage.event_ids import Names
 from anabranch.storage.feature_store import KeptInputs
+from anabranch.storage.times import text_of
 
 Found: TypeAlias = Mapping[str, Any] | AwayError | None
 """The values of an event, or why the source cannot say now; None where it has none."""
@@ -178,7 +180,11 @@ class Inputs:
         try:
             return values, *self._features(self._state, values)
         except DataError as error:
-            self._notes.note("unusable", f"an event counts as unknown here, since a value of it is unusable: {error}")
+            read = Names.read(event)
+            when = "" if read is None else f" of {text_of(read[1])}"
+            self._notes.note(
+                "unusable", f"an event{when} counts as unknown here, since a value of it is unusable: {error}"
+            )
             return None
 
     def _keep(self, event: bytes, state: State, x: NDArray[np.float32]) -> NDArray[np.float32]:

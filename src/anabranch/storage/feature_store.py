@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from anabranch.checks import whole
 from anabranch.errors import CheckpointError, ConfigError
-from anabranch.sources.base import Place
 from anabranch.storage.event_ids import EARLIEST, Names
+from anabranch.storage.place import Place
 from anabranch.storage.sqlite import naming, open_sqlite
 
 _KIND = 0x616E6B61  # "anka"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from anabranch.errors import CheckpointError
-from anabranch.sources.base import Place
 from anabranch.storage.event_ids import EARLIEST, HASH_BYTES, NAME_BYTES
+from anabranch.storage.place import Place
 from anabranch.storage.sqlite import naming, open_sqlite
 
 _KIND = 0x616E7732  # "anw2"

@@ -169,10 +169,11 @@ class ClientConversation:
         if self.is_late(event):
             return [Note("late", "an event has happened here after the server had asked for it")]
         self._keeping.own[event] = {}
-        if len(self._keeping.own) > REMEMBERED:
-            self._keeping.settle(next(iter(self._keeping.own)))
-            return [Note("event dropped", f"more than {REMEMBERED:,} events wait here"), *self._tell(event)]
-        return self._tell(event)
+        actions = self._tell(event)
+        if len(self._keeping.own) > REMEMBERED and (oldest := self._keeping.oldest_unannounced) is not None:
+            self._keeping.settle(oldest)
+            actions.append(Note("event dropped", f"more than {REMEMBERED:,} events wait here"))
+        return actions
 
     def pass_over(self, is_past: Callable[[bytes], bool]) -> list[Action]:
         """Under SLR, forgets the oldest of its own events where the rounds are past it; returns what it did.

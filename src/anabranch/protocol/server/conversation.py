@@ -206,16 +206,23 @@ class ServerConversation:
             each = Open(first + i, event, label, now + self._deadline, chosen, None if late is None else late[i])
             arrival = self._take(event)
             for client, answer in (arrival.answers if arrival else {}).items():
-                if self.seats[client - 1].stale(answer.applied, each.t, self.in_flight):
-                    asked += self._ask(client, [each])
-                else:
+                if self._takes_announced(each, client, answer):
                     each.answers[client] = answer
+                else:
+                    asked += self._ask(client, [each])
             self._open.append(each)
             self.training.remember(event, each.t)
         if late is not None and late[0].stored is not None:
             return self._play(now)
         query = m.Query(self._epoch, first, tuple(events), activated)
         return [Send(query), *asked, *self._play(now)]
+
+    def _takes_announced(self, each: Open, client: int, answer: Answer) -> bool:
+        """Return whether an announced embedding may be the client's answer for a round.
+
+        It never is if the label came late: the client lets go of what it announced when it is asked for a prediction.
+        """
+        return each.late is None and not self.seats[client - 1].stale(answer.applied, each.t, self.in_flight)
 
     def take_up(self, event: bytes) -> None:
         """An event that clients have told of is predicted now: each of them is asked, and replies with its own."""
@@ -597,7 +604,9 @@ class ServerConversation:
         each = self._open[t - self.rounds]
         if client in each.answers:
             return []
-        if seat.stale(answer.applied, t, self.in_flight):
+        if each.stored is not None:
+            return []
+        if not self._takes_announced(each, client, answer):
             # It thinks that it has answered, and says nothing to the next query. Where it is owed something, that is
             # to be this one, and not the one that follows what it is owed.
             return self._query(client, [each])

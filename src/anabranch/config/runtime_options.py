@@ -1,0 +1,24 @@
+"""The options of a running federation, from a party's file, the command line or Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from anabranch.protocol.server.missing import Policy, Wait
+
+
+@dataclass(frozen=True)
+class RuntimeOptions:
+    """The options of a running federation. They change when things happen, and never what a round is."""
+
+    in_flight: int = 1
+    """Rounds that may be open at a time."""
+    deadline: float = 1.0
+    """Seconds after which a client that has not answered is replaced, or asked again."""
+    missing: Sequence[Policy] = field(default_factory=lambda: (Wait(),))
+    """What stands in for a client's embedding: one policy for all, or one for each."""
+    checkpoint_every: int = 5000
+    """Rounds between two checkpoints of the server, and steps between two of a client."""
+    durable: bool = False
+    """Whether each round is on the disk before its derivatives are sent."""
