@@ -20,13 +20,13 @@ from rich.console import Console
 
 from anabranch.broker.credentials import Credentials
 from anabranch.broker.local import LocalBroker
-from anabranch.cli.federation_table import LiveTable, MinuteLines
 from anabranch.config.party import load
 from anabranch.federation.client import ClientParty
 from anabranch.federation.engine import LEFT
 from anabranch.federation.server import ServerParty
 from anabranch.parties import run_party as serve
 from anabranch.parties.ending import Ending, ending_of, sum_up
+from anabranch.parties.federation_table import LiveTable, MinuteLines
 from anabranch.protocol.actions import Stop
 from anabranch.report import report
 from anabranch.storage.event_ids import write_key

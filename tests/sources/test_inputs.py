@@ -154,18 +154,22 @@ def test_what_is_unknown_or_unusable_is_counted_and_said_once(tmp_path: Path, ca
     assert inputs.counts == {"unknown": 1, "unusable": 9}
     assert [record.getMessage() for record in caplog.records] == [
         "features: an event counts as unknown here, since a value of it is unusable: column 'a': a text is not a "
-        "number: has the column changed its type? A column of words is of kind = 'category'"
+        "number: has the column changed its type? A column of words is of kind = 'category', and a text that means no "
+        "value belongs into missing_values"
     ]
 
 
 def test_what_is_old_is_looked_up_anew(tmp_path: Path) -> None:
-    values = {b"1": {"a": 1.0}}
-    kept = KeptInputs(tmp_path / "inputs", most=9, expiry=10, clock=lambda: 100.0)
+    old, new, newer = (Names(bytes(32)).of("", second * 1_000_000) for second in (100, 110, 111))
+    values = {event: {"a": 1.0} for event in (old, new, newer)}
+    kept = KeptInputs(tmp_path / "inputs", most=9, expiry=10)
     inputs = Inputs(values.get, Features(["a"]), kept)
-    inputs.look(b"1")
-    values[b"1"] = {"a": 2.0}
-    assert (inputs.expire(109.0), inputs.look(b"1")) == (0, [1.0])
-    assert (inputs.expire(110.0), inputs.look(b"1")) == (1, [2.0])
+    inputs.look(old)
+    values[old] = {"a": 2.0}
+    inputs.look(new)
+    assert (inputs.expire(), inputs.look(old)) == (0, [1.0])
+    inputs.look(newer)
+    assert (inputs.expire(), inputs.look(old)) == (1, [2.0])
     assert inputs.counts == {"expired": 1}
 
 

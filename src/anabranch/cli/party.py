@@ -10,8 +10,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from anabranch.cli.common import LOST, STOPPED, errors, loading
+from anabranch.cli.common import LOST, STOPPED, errors, import_jax, private_files
 from anabranch.errors import AnabranchError
+from anabranch.interrupt import OF_A_PARTY
+from anabranch.notes import error, note
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The party's file.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the party's status to stdout, a line twice a second.")]
@@ -44,17 +46,18 @@ def client(file: FileArgument, as_json: JsonOption = False, with_parent: ParentO
 
 def _run(file: Path, *, server: bool, as_json: bool, with_parent: int | None) -> None:
     notes = Console(stderr=True)
-    with errors(notes), loading("Note: left", 0):  # as it ends where it is stopped later
-        from anabranch.cli.federation_table import LiveTable
-        from anabranch.display import error, note
+    with errors(notes, OF_A_PARTY), private_files():
+        import_jax(notes)
+        from anabranch.display import notices
         from anabranch.federation.logs import structured
         from anabranch.parties import run_party as serve
+        from anabranch.parties.federation_table import LiveTable
 
         live = LiveTable(notes) if notes.is_terminal and not as_json else None
         structured(logging.INFO, live)
         report = serve.print_json if as_json else live
         try:
-            with live or nullcontext():
+            with notices(notes), live or nullcontext():
                 ending = serve.serve(file, server=server, report=report, with_parent=with_parent)
         except AnabranchError as problem:
             if as_json:

@@ -30,6 +30,7 @@ from anabranch.protocol.messages import Message
 from anabranch.protocol.terms import Terms
 from anabranch.sources.base import Notes
 from anabranch.storage import checkpoint
+from anabranch.storage.seals import check_seals, seal
 
 LEFT = "left"
 """Why a party has ended that was told to leave before the end."""
@@ -41,6 +42,8 @@ OFTEN = 5
 """So many of these are logged before those that follow soon wait."""
 OLD = "old session"
 """A note of what a restart brings about, or somebody who gives again what he has read: it is in the log too."""
+SEALED = ("waiting.sqlite", "inputs.sqlite", "cursor.sqlite")
+"""Files of a party's folder that hold what no other has, and that a checkpoint goes with."""
 QUIET = {"late", "twice", "stale"}
 """Notes of what the network does now and then: they are counted, and logged where one looks closely."""
 LOSSES = {"event dropped", "features gone"}
@@ -84,6 +87,8 @@ class Engine(ABC):
         self._problem: Exception | None = None
         """What went wrong beside the task."""
         self._saving: asyncio.Task[None] | None = None
+        self._begins = False
+        """Whether no process before this one has saved a checkpoint."""
 
     async def run(self) -> Stop:
         """Take part until the end, or until `leave`; saves a checkpoint then.
@@ -94,6 +99,8 @@ class Engine(ABC):
             OutputError: where a checkpoint or the log cannot be written; what was saved before can be used.
         """
         try:
+            if self._begins:  # so that there is a checkpoint which knows the other files of the folder, from the first
+                await self._save()
             if await self._before_leaving(self.link.open()):
                 await self._do(self._begin())
             self._wake.set()  # what is due is due where nothing arrives, too
@@ -149,14 +156,22 @@ class Engine(ABC):
         opening.result()
         return True
 
-    def _check_found(self, found: checkpoint.Checkpoint, terms: Terms, *, server: bool) -> None:
-        """Whether the folder's checkpoint is of such a party, and made with the settings of today.
+    def _load(self, terms: Terms, *, server: bool) -> checkpoint.Checkpoint | None:
+        """Load the folder's checkpoint; return None if the party begins.
 
-        The federation may have a new name.
+        The checkpoint must be of such a party, and made with the settings of today. The federation may have a new name.
+        The other files of the folder must be those that go with it.
 
         Raises:
-            CheckpointError: where it is not.
+            CheckpointError: if one of these does not hold.
         """
+        found = checkpoint.load(self.folder)
+        self._begins = found is None
+        check_seals(self.folder.parent, None if found is None else found.state.get("seals", {}), SEALED)
+        if found is None:
+            return None
+        for text in found.damaged:
+            self._log.warning("%s; going on from the one before", text)
         names = {True: "the server", False: "a client"}
         if (whose := "talk" in found.state) != server:
             raise CheckpointError(
@@ -170,6 +185,7 @@ class Engine(ABC):
                 f"{found.path}: was made with other settings ({'; '.join(wrong)}): name another folder, or give the "
                 "settings that it was made with"
             )
+        return found
 
     @abstractmethod
     def _begin(self) -> list[Action]:
@@ -300,9 +316,13 @@ class Engine(ABC):
         await self._write(*self._state())
 
     async def _write(self, arrays: dict[str, Any], values: dict[str, Any]) -> None:
-        await asyncio.to_thread(checkpoint.save, self.folder, arrays, values)
+        await asyncio.to_thread(self._write_sealed, arrays, values)
         self.checkpoint_time = time.monotonic()
         self._saved(values)
+
+    def _write_sealed(self, arrays: dict[str, Any], values: dict[str, Any]) -> None:
+        seals = seal(self.folder.parent, SEALED)
+        checkpoint.save(self.folder, arrays, values | {"seals": seals})
 
     def _knows(self, client: int) -> bool:
         """Return whether there is a client of this number."""

@@ -24,7 +24,6 @@ from anabranch.protocol.actions import Action, Note, Played, Predicted, Send, St
 from anabranch.protocol.codec import decode, encode
 from anabranch.protocol.server.conversation import ServerConversation
 from anabranch.protocol.server.totals import Ledger
-from anabranch.storage import checkpoint
 from anabranch.storage.round_log import RoundLog
 
 LOG, STATE = "rounds", "checkpoints"
@@ -144,11 +143,8 @@ class ServerParty(Engine):
         """How many labels had come too late before this process."""
 
     def _restore(self) -> int:
-        found = checkpoint.load(self.folder)
+        found = self._load(self.conversation.terms, server=True)
         if found is not None:
-            for text in found.damaged:
-                self._log.warning("%s; going on from the one before", text)
-            self._check_found(found, self.conversation.terms, server=True)
             try:
                 own = {n.removeprefix("talk/"): a for n, a in found.arrays.items() if n.startswith("talk/")}
                 self.conversation.restore(own, found.state["talk"])
@@ -161,6 +157,11 @@ class ServerParty(Engine):
                     f"{found.path}: is the checkpoint of another model, update or federation ({error}): name another "
                     "folder, or give the settings that it was made with"
                 ) from error
+            if self.watch is not None and self.watch.began_anew:
+                self._log.warning(
+                    "the detectors of drift begin anew: the checkpoint is of other detectors, or of another version of "
+                    "River"
+                )
             self._kept = [self.conversation.rounds]
             self._last_saved = self.conversation.rounds
         begin = self.conversation.rounds
@@ -194,6 +195,13 @@ class ServerParty(Engine):
             self._samples.go_on(self.conversation.rounds)
         else:
             self.late.go_on(again)
+            learnt = self.late.waiting.counts["learnt"]
+            if learnt > self.conversation.rounds:
+                raise CheckpointError(
+                    f"{self._log_file.folder}: its rounds end after {self.conversation.rounds:,}, but {learnt:,} "
+                    "events were learnt from: a file of the round log is missing or older. Put back a copy of the "
+                    "whole folder, or name another folder to begin anew"
+                )
         return self.conversation.rounds - begin
 
     def _other_version(self, client: int, error: VersionError) -> bool:
@@ -304,13 +312,16 @@ class ServerParty(Engine):
         """Open rounds for the events whose labels are there, and has those predicted that happen."""
         talk = self.conversation
         absent = self._absent(now)
-        await self._forget(late.expired(now), "expired", "they have waited too long for their labels")
+        announcing = talk.announcing()
+        gone = late.expired(now, announcing, idle=self._more is not None)
+        await self._forget(gone, "expired", "they have waited too long for their labels")
         if lost := late.waiting.counts["expired label"] - self._expired_before - self._losses["expired label"]:
             self._losses.note("expired label", "a label has come whose event has gone: it is not learnt from", lost)
         self._tell_end(late)
         while talk.room and not absent and self._stop is None:
             # In two halves, so that the clients work on one while the server works on the other.
             room = min(talk.room, max(1, talk.in_flight // 2))
+            late.sort_in(room)
             if found := late.ready(room):
                 ready, lates = late.alike(found)
                 events, labels = [each.event for each in ready], [each.label for each in ready]
@@ -323,12 +334,13 @@ class ServerParty(Engine):
             # In turn: where more events come than can be predicted, there is still something to learn from.
             self._labels_next = not self._labels_next
             events, told = late.take(room) if self._labels_next else [], []
-            if not events and not late.waiting.is_ready:
+            if not events and not late.is_ready:
                 told = talk.arrived(now, room)
                 events = late.arrived(told) or late.take(room)
-            if told:
+            if told and late.reads_on:
                 self._want_more(late.source)
             for event in told:
+                late.announced(event, talk.announcers(event))
                 if event in events or late.is_under_way(event):
                     talk.take_up(event)
                 else:
@@ -337,10 +349,12 @@ class ServerParty(Engine):
                 first = late.number(len(events))
                 chosen = None if self._choose is None else self._choose(first, len(events))
                 await self._do(talk.questions.ask(events, now, first=first, stored=late.stored, activated=chosen))
-            elif not told and not late.waiting.is_ready:
+            elif not told and not late.is_ready:
                 break
-        done = late.over and not talk.questions.learning and not late.waiting.is_ready
-        await self._go_on(late.source, now, absent, over=done)
+        if not announcing and not talk.holds_events:
+            late.expect_no_event()
+        done = late.over and not talk.questions.learning and not late.is_ready
+        await self._go_on(late.source, now, absent, over=done, reads=late.reads_on)
 
     async def _nobody_waited_for(self) -> bool:
         """Where rounds were played at once, lets those speak who want to come back."""
@@ -350,7 +364,9 @@ class ServerParty(Engine):
         await asyncio.sleep(0)
         return True
 
-    async def _go_on(self, source: Samples | Happenings, now: float, absent: list[int], *, over: bool) -> None:
+    async def _go_on(
+        self, source: Samples | Happenings, now: float, absent: list[int], *, over: bool, reads: bool = True
+    ) -> None:
         """End where nothing follows, and else waits for what does."""
         talk = self.conversation
         if over or talk.full:
@@ -359,7 +375,7 @@ class ServerParty(Engine):
                 self._deadline = now + LAST_ANSWERS
                 why = f"no round can follow: {talk.rounds:,} is the most" if talk.full else "the stream has ended"
                 await self._do(talk.end(why, now))
-        elif talk.room and not absent:
+        elif reads and talk.room and not absent:
             self._want_more(source)
 
     def _want_more(self, source: Samples | Happenings) -> None:
@@ -379,7 +395,7 @@ class ServerParty(Engine):
         if late.kept_open_by and not self._told_end:
             self._told_end = True
             self._log.info(
-                "the labels have ended; %d of them wait for their events, each for `expiry` seconds at most",
+                "the labels have ended; %d of them wait for their events, until no client announces one any more",
                 late.kept_open_by,
             )
 

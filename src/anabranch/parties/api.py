@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from anabranch.broker.credentials import Credentials
 from anabranch.broker.nats_conf import MOST_CLIENTS
 from anabranch.checks import whole
+from anabranch.config.runtime_options import MOST_LOST, RuntimeOptions
 from anabranch.core.activation import Activation, Fixed
 from anabranch.core.models import output_width
 from anabranch.core.party_programs import ClientCompute, Pending
@@ -33,7 +34,7 @@ from anabranch.federation.server import ServerParty
 from anabranch.federation.source_client import SourcedClient, sourced_client
 from anabranch.federation.tables import event_name
 from anabranch.parties.api_arguments import CheckedFeatures, columns_of, decide_of, names_of, stimulus_or
-from anabranch.parties.assemble import INPUTS, MOST_LOST, WAITING, Pace, chooser, make_client, make_server, watching
+from anabranch.parties.assemble import INPUTS, WAITING, chooser, make_client, make_server, watching
 from anabranch.parties.async_party import LearningRate, Running, rule_of, seconds
 from anabranch.protocol.actions import Played
 from anabranch.protocol.client.conversation import Decide, Look
@@ -180,7 +181,7 @@ class Server(Running[Round]):
                 rate,
                 self.credentials,
                 self._folder,
-                Pace(
+                RuntimeOptions(
                     in_flight=whole("in_flight", in_flight, 1, 1024),
                     deadline=seconds("deadline", deadline, zero=False),
                     checkpoint_every=whole("checkpoint_every", checkpoint_every, 1),
@@ -334,7 +335,7 @@ class Client(Running[Step]):
         width = whole("inputs", inputs, 1) if made is None else made.width
         output_width(model, width, self.credentials.party, "features")
         seed = whole("seed", seed, 0, SEEDS - 1)
-        pace = Pace(
+        pace = RuntimeOptions(
             in_flight=whole("in_flight", in_flight, 1, 1024),
             checkpoint_every=whole("checkpoint_every", checkpoint_every, 1),
             durable=durable,

@@ -21,7 +21,6 @@ import optax
 
 from anabranch.broker.credentials import Credentials
 from anabranch.checks import plain, whole
-from anabranch.core.compiling import copied
 from anabranch.core.gradients import parameters
 from anabranch.core.party import Rule
 from anabranch.core.party_programs import Rate
@@ -97,7 +96,7 @@ class Running(ABC, Generic[T]):
     @property
     def model(self) -> eqx.Module:
         """A copy of its own model, as it is now."""
-        return jax.tree.map(copied, self.party.conversation.compute.party.model)
+        return self.party.conversation.compute.copy_model()
 
     def leave(self) -> None:
         """Has it leave soon, after a checkpoint; it may come back."""

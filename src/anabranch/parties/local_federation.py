@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import tomli_w
 
@@ -23,12 +24,14 @@ from anabranch.broker.local import LocalBroker, find_binary
 from anabranch.config import party as partyfile
 from anabranch.config.load import PATHS
 from anabranch.config.run import Config
+from anabranch.config.runtime_options import RuntimeOptions
 from anabranch.core.models import SplitModel
 from anabranch.core.party_programs import from_arrays
 from anabranch.errors import AnabranchError, ConfigError
 from anabranch.federation.client import STATE as CLIENT_STATE
 from anabranch.federation.engine import LEFT
 from anabranch.federation.server import STATE as SERVER_STATE
+from anabranch.interrupt import blocked
 from anabranch.parties import assemble
 from anabranch.parties.party_result import federation_settings
 from anabranch.protocol.server.totals import Ledger
@@ -81,38 +84,28 @@ class Party:
         """How its process has ended, where somebody else ended it: it can go on."""
         if self.code is not None and self.code < 0:
             return f"was killed by {signal.Signals(-self.code).name}"
-        return "was told to leave" if self.code == 0 and self.status.get("ended") == LEFT else None
+        # One that was told in its first seconds has had no time to report.
+        return "was told to leave" if self.code == 0 and self.status.get("ended") in (None, LEFT) else None
 
 
-class LocalFederation:
-    """Starts a federation that replays a run, and waits for its end.
+class Processes(ABC):
+    """Starts the processes of a federation, and waits for their end.
 
     Every party has a folder of its own in ``folder``, with its settings, its log and its checkpoints; so a federation
     that was stopped or killed goes on where it was. A party, or the broker, that somebody kills is started again.
 
     Args:
-        config: of the run.
+        names: of the clients.
         folder: of the federation.
-        clients: how many the run has.
-        pace: in flight, deadlines and so on.
         url: of a broker that is there already; None starts one.
         federation: its name, where several use one broker.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        folder: Path,
-        clients: int,
-        pace: assemble.Pace,
-        *,
-        url: str | None = None,
-        federation: str = "local",
-    ) -> None:
-        self.config, self.folder, self._pace, self._url = config, folder.absolute(), pace, url
+    def __init__(self, names: Sequence[str], folder: Path, *, url: str | None, federation: str) -> None:
+        self.folder, self._url = folder.absolute(), url
         self.federation = federation
         self.broker: LocalBroker | None = None
-        names = ["server", *(f"client-{m}" for m in range(1, clients + 1))]
+        names = ["server", *names]
         self.parties = [Party(name, self.folder / name / "party.toml", self.folder / name / LOG) for name in names]
         """The server, then the clients."""
         self.started = False
@@ -133,7 +126,7 @@ class LocalFederation:
         """The party that has failed, one whose training cannot go on before one that has lost too much; or None."""
         return next((party for code in (STOPPED, LOST) for party in self.parties if party.code == code), None)
 
-    async def __aenter__(self) -> LocalFederation:
+    async def __aenter__(self) -> Self:
         try:
             if self._url is None:
                 find_binary()
@@ -172,19 +165,11 @@ class LocalFederation:
                     raise
             await asyncio.sleep(0.1)
 
-    @property
-    def _environment(self) -> dict[str, str]:
-        """Of the parties: what one has compiled, the others find in a folder, and so does it when it starts again."""
-        programs = {
-            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        }
-        return programs | os.environ
-
     async def start(self, party: Party) -> None:
         """Start a party's process, for the first time or again."""
         command = "server" if party is self.parties[0] else "client"
-        with writing("log", party.folder), party.log.open("ab") as log:
+        # The process lets a signal through once it can take it: before, that would end it without a word.
+        with writing("log", party.folder), party.log.open("ab") as log, blocked():
             party.process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -198,7 +183,6 @@ class LocalFederation:
                 stdout=subprocess.PIPE,
                 limit=2**24,  # a line has something on every client
                 stderr=log,
-                env=self._environment,
                 start_new_session=True,  # Ctrl-C is ours to hand on
             )
         if self._stopping:  # it was begun before, and is no use any more
@@ -307,6 +291,56 @@ class LocalFederation:
         lines = party.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
         return " / ".join(lines) or "it said nothing"
 
+    @abstractmethod
+    def _check(self) -> None:
+        """Refuse a folder of another federation."""
+
+    def _write(self) -> None:
+        """Write the settings of each party."""
+        with writing("settings", self.folder):
+            self._write_settings()
+
+    def _write_settings(self) -> None:
+        """Write each party's connection, and its file."""
+        url = self._url or (self.broker.url if self.broker else "")
+        names = [party.name for party in self.parties[1:]]
+        for index, party in enumerate(self.parties):
+            connection = {"url": url, "federation": self.federation, "party": party.name, "index": index}
+            if not index:
+                connection["clients"] = names
+            replace_file(party.folder / CONNECTION, tomli_w.dumps(connection).encode())
+            replace_file(party.file, self._text(party).encode())
+
+    @abstractmethod
+    def _text(self, party: Party) -> str:
+        """Return the text of a party's file."""
+
+
+class LocalFederation(Processes):
+    """A federation that replays a run.
+
+    Args:
+        config: of the run.
+        folder: of the federation.
+        clients: how many the run has.
+        pace: in flight, deadlines and so on.
+        url: of a broker that is there already; None starts one.
+        federation: its name, where several use one broker.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        clients: int,
+        pace: RuntimeOptions,
+        *,
+        url: str | None = None,
+        federation: str = "local",
+    ) -> None:
+        super().__init__([f"client-{m}" for m in range(1, clients + 1)], folder, url=url, federation=federation)
+        self.config, self._pace = config, pace
+
     def _check(self) -> None:
         """Whether the folder is of the same federation, or of none."""
         run = self.folder / RUN
@@ -315,21 +349,13 @@ class LocalFederation:
                 f"{self.folder}: holds a federation of other settings ({run.name} differs): name another folder (--out)"
             )
 
-    def _write(self) -> None:
-        """The settings of the run and of each party."""
-        with writing("settings", self.folder):
-            self._write_settings()
-
     def _write_settings(self) -> None:
         replace_file(self.folder / RUN, tomli_w.dumps(_absolute(self.config)).encode())
-        url = self._url or (self.broker.url if self.broker else "")
-        names = [party.name for party in self.parties[1:]]
-        for index, party in enumerate(self.parties):
-            connection = {"url": url, "federation": self.federation, "party": party.name, "index": index}
-            if not index:
-                connection["clients"] = names
-            replace_file(party.folder / CONNECTION, tomli_w.dumps(connection).encode())
-            settings = partyfile.PartyFile(
+        super()._write_settings()
+
+    def _text(self, party: Party) -> str:
+        return partyfile.text(
+            partyfile.PartyFile(
                 connection=CONNECTION,
                 folder=".",
                 run=f"../{RUN}",
@@ -340,7 +366,7 @@ class LocalFederation:
                 durable=self._pace.durable,
                 most_lost=self._pace.most_lost,
             )
-            replace_file(party.file, partyfile.text(settings).encode())
+        )
 
 
 def collect(
@@ -382,7 +408,7 @@ def collect(
     if watch is not None and found is not None and found.state["talk"]["watch"] is not None:
         watch.restore(found.state["talk"]["watch"])
     return Result(
-        model=SplitModel(bottoms, top),
+        model=SplitModel(bottoms, top, run.model.widths),
         rounds=ledger.rounds,
         stopped=stopped,
         error_rate=ledger.error_rate,

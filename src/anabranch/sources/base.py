@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from anabranch.errors import ConfigError
+from anabranch.storage.place import Place
 from anabranch.storage.times import text_of
 
 AsOf: TypeAlias = Literal["event", "now"]
@@ -34,26 +35,6 @@ class Reading(NamedTuple):
     """Microseconds since 1970, in UTC."""
     values: Mapping[str, Any]
     """By column."""
-
-
-class Place(NamedTuple):
-    """Where a reading is, of a source that begins again at the oldest that is not safe, and gives again all after it.
-
-    That is not the order of their times, where these go back or a clock is wrong.
-
-    >>> first, second = Place("orders.csv", [1]), Place("orders.csv", [2])
-    >>> first.is_before(second), second.is_before(first), first.is_before(Place("others.csv", [2]))
-    (True, False, False)
-    """
-
-    of: str
-    """What is counted in; a place in something else is neither before nor after."""
-    order: list[int | float | str]
-    """Compared from the first on; of two places that are the same so far, the next are both numbers or both texts."""
-
-    def is_before(self, other: Place) -> bool:
-        """Return whether the source gives this one first."""
-        return self.of == other.of and self.order < other.order
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +84,34 @@ class Source(Protocol):
     async def close(self) -> None:
         """Let go of what it holds."""
         ...
+
+
+class Freshness:
+    """Which values still count at an event's time: those of a reading that is too old are missing.
+
+    Args:
+        most: seconds that a reading may be older than the event; None is any.
+        counts: where those that are too old are counted.
+
+    Raises:
+        ConfigError: where ``most`` is not above 0.
+
+    >>> fresh = Freshness(60.0, Counter())
+    >>> fresh({"light": 3}, 0, 60_000_000), fresh({"light": 3}, 0, 60_000_001)
+    ({'light': 3}, {'light': None})
+    """
+
+    def __init__(self, most: float | None, counts: Counter[str]) -> None:
+        if most is not None and not most > 0:
+            raise ConfigError(f"max_age = {most}: must be a number of seconds above 0")
+        self._most, self._counts = most, counts
+
+    def __call__(self, values: Mapping[str, Any], read_at: int, event: int) -> Mapping[str, Any]:
+        """Return a reading's values at the time of an event; both times are in microseconds since 1970."""
+        if self._most is None or event - read_at <= self._most * 1e6:
+            return values
+        self._counts["too old"] += 1
+        return dict.fromkeys(values)
 
 
 class Notes:

@@ -108,13 +108,13 @@ class Inputs:
             raise found
         return found
 
-    def expire(self, now: float) -> int:
-        """Let go of inputs that are too old at this time, in seconds since 1970; how many that were.
+    def expire(self) -> int:
+        """Let go of inputs that are too old; return how many that were.
 
         Raises:
             CheckpointError, OutputError: where what is kept cannot be read or written.
         """
-        gone = self._kept.expire(now)
+        gone = self._kept.expire()
         self.counts["expired"] += gone
         return gone
 

@@ -118,6 +118,16 @@ class ClientConversation:
         self._thin_after: tuple[int, int] | None = None
         """How many rounds were played when the session began, and the last one in the parameters then. None once
         nothing is kept any more of what was told in sessions before."""
+        self._announced = 0
+        """How many events it has announced in this session."""
+        self.by_data = False
+        """Whether it announces events up to the time that the server says, and no later."""
+        self.granted = m.EARLIEST
+        """That time, in microseconds since 1970."""
+        self.grants = 0
+        """How often the server has said it."""
+        self._upcoming: int | None = None
+        """The time of its next reading, once the carrier has said it."""
         self._gap_at: int | None = None
         """The last round in the parameters when something was lacking."""
         self._samples = SampleWindow(compute, self._features)
@@ -153,6 +163,7 @@ class ClientConversation:
         self._session, self.joined, self.over = self._draw(), False, None
         self._sessions.append(self._session)
         self._keeping.told.clear()
+        self._announced = 0
         width = self.compute.width
         return [Send(m.Hello(self._session, self.terms, self.client, width, self.schema, self.applied))]
 
@@ -164,10 +175,11 @@ class ClientConversation:
             return [Note("late", "an event has happened here after the server had asked for it")]
         self._keeping.own[event] = {}
         self.announced += 1
-        if len(self._keeping.own) > REMEMBERED:
-            self._keeping.settle(next(iter(self._keeping.own)))
-            return [Note("event dropped", f"more than {REMEMBERED:,} events wait here"), *self._tell(event)]
-        return self._tell(event)
+        actions = self._tell(event)
+        if len(self._keeping.own) > REMEMBERED and (oldest := self._keeping.oldest_unannounced) is not None:
+            self._keeping.settle(oldest)
+            actions.append(Note("event dropped", f"more than {REMEMBERED:,} events wait here"))
+        return actions
 
     def pass_over(self, is_past: Callable[[bytes], bool]) -> list[Action]:
         """Under SLR, forgets the oldest of its own events where the rounds are past it; returns what it did.
@@ -213,7 +225,40 @@ class ClientConversation:
             return diverged
         self._keeping.own[event][self.applied] = pending[0]
         self._keeping.told.add(event)
+        self._announced += 1
         return [Send(m.Happened(self._session, self.applied, self.safe, event, embedding[0]))]
+
+    def goes_on_at(self, time: int) -> list[Action]:
+        """Tell the server that all events before this time were announced.
+
+        Args:
+            time: of the next reading, in microseconds since 1970; `NEVER` if no event follows.
+        """
+        self._upcoming = time
+        return self._say_upcoming()
+
+    def _advance(self, message: m.Advance) -> list[Action]:
+        if self.by_data and message.time is None:
+            text = (
+                'features.clock is "data", but the server goes by the machine\'s clock: give all parties the same '
+                "clock, in [labels] and in [features]"
+            )
+            return [Stop(text, failed=True)]
+        if not self.by_data and self._upcoming != m.NEVER:
+            text = (
+                'the server goes by the data\'s clock (labels.clock = "data"), and this client does not: write '
+                'clock = "data" in [features], with a csv or parquet source'
+            )
+            return [Stop(text, failed=True)]
+        if message.time is not None:
+            self.granted, self.grants = max(self.granted, message.time), self.grants + 1
+        again = self._upcoming is not None and self._upcoming > self.granted  # what was said may be lost
+        return self._say_upcoming() if again else []
+
+    def _say_upcoming(self) -> list[Action]:
+        if not self.joined or self._upcoming is None:
+            return []
+        return [Send(m.Upcoming(self._session, self._announced, self._upcoming))]
 
     @property
     def waits_for_features(self) -> bool:
@@ -303,7 +348,11 @@ class ClientConversation:
             self._keeping.told.clear()
         # Of every event of its own whose round is not over; what the server knows already changes nothing.
         told = [action for event in [*self._keeping.own] for action in self._tell(event)]
-        return [Note("joined", f"the server is here; {message.rounds:,} rounds are played"), *told]
+        return [
+            Note("joined", f"the server is here; {message.rounds:,} rounds are played"),
+            *told,
+            *self._say_upcoming(),
+        ]
 
     def _take_part_again(self, session: int) -> list[Action]:
         """Return the server knows the client in another session than the last, perhaps of another process."""
@@ -656,6 +705,7 @@ _HANDLERS: dict[type[m.Message], Callable[[ClientConversation, Any], list[Action
     m.Recall: ClientConversation._recall,
     m.Derivatives: ClientConversation._derivatives,
     m.Void: ClientConversation._void,
+    m.Advance: ClientConversation._advance,
     m.End: ClientConversation._end,
     m.Bye: ClientConversation._bye,
 }

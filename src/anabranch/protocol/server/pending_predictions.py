@@ -86,6 +86,8 @@ class Questions:
         self._training, self._seats = training, seats
         self._epoch, self._in_flight, self._deadline = epoch, in_flight, deadline
         self._send_again = send_again
+        self.patient = False
+        """Whether a client that has not replied is always waited for, where rounds will follow."""
         self._open: dict[int, _Question] = {}
         self._next = 0
 
@@ -248,7 +250,7 @@ class Questions:
             waited_for = seat.present if each.learns else not each.overdue
             if each.learns and not any(other.present for other in self._seats):
                 waited_for = not each.overdue  # all are away: else the events would be gone before one is back
-            if waited_for:
+            if waited_for or (each.learns and self.patient):
                 return None
         if isinstance(seat.expected.missing, Wait):
             return None if each.learns and client not in each.hopeless else SKIPPED
