@@ -11,10 +11,11 @@ import pytest
 from anabranch.errors import DataError
 from anabranch.federation import source_client as sourced
 from anabranch.federation.source_client import SourceHappenings
-from anabranch.sources.base import Place, Reading
+from anabranch.sources.base import Reading
 from anabranch.sources.labels import SourceLabels
 from anabranch.sources.python import PythonSource
 from anabranch.storage.event_ids import Names
+from anabranch.storage.place import Place
 from source_playing import run
 
 NAMES = Names(bytes(32))

@@ -22,10 +22,11 @@ from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Predicted, Send, Stop
 from anabranch.protocol.server.conversation import ServerConversation
 from anabranch.protocol.server.missing import Wait, Zero
-from anabranch.sources.base import Happening, Place, Reading
+from anabranch.sources.base import Happening, Reading
 from anabranch.sources.labels import LateLabel
 from anabranch.storage.event_ids import Names
 from anabranch.storage.pending_labels import Waiting
+from anabranch.storage.place import Place
 from conversations import answer, hello_of, told
 from federations import Setting, sent
 

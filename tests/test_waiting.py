@@ -12,9 +12,9 @@ from anabranch.federation.expiry import DataTime, Uptime
 from anabranch.federation.late_labels import Happening, WaitingRoom
 from anabranch.protocol.codec import LARGEST, encode
 from anabranch.protocol.messages import Record
-from anabranch.sources.base import Place
 from anabranch.storage.event_ids import Names
 from anabranch.storage.pending_labels import Ready, Waiting
+from anabranch.storage.place import Place
 
 NAMES = Names(bytes(32))
 

@@ -186,7 +186,7 @@ def test_a_state_is_kept_with_an_input(tmp_path: Path) -> None:
 def test_a_damaged_file_is_said_to_be(tmp_path: Path) -> None:
     path = tmp_path / "inputs"
     path.write_bytes(b"not a database at all, but long enough to look like one" * 100)
-    with pytest.raises(CheckpointError, match=r"inputs: is damaged .*move it away"):
+    with pytest.raises(CheckpointError, match=r"inputs: is damaged .*put back a copy"):
         KeptInputs(path, most=9)
 
 

@@ -13,8 +13,8 @@ from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Predicted
 from anabranch.protocol.codec import decode, encode
 from anabranch.protocol.server.pending_rounds import Late, Stored
-from anabranch.sources.base import Place
 from anabranch.storage.pending_labels import Ready, Waiting
+from anabranch.storage.place import Place
 
 LOOK_AGAIN = 1.0
 """Seconds between two looks at who has waited too long."""
