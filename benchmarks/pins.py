@@ -98,6 +98,7 @@ def runs() -> Iterator[tuple[str, str]]:
 
 SAMPLES: dict[str, Any] = {
     "int": 7,
+    "int | None": 5,
     "float": 0.5,
     "str": "text",
     "bool": True,
