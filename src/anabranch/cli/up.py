@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from anabranch.cli.common import STOPPED, DataDirOption, SetOption, SourceArgument, errors, import_jax, private_files
+from anabranch.cli.common import DataDirOption, SetOption, SourceArgument, errors, import_jax, private_files
 from anabranch.interrupt import INTERRUPTED, TERMINATED, calling, cleaning
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def up(
         from anabranch.config.load import RESULT, Override, find_source, load, parse_override
 
         if Path(source).is_dir() and not (Path(source) / RESULT).is_file():
-            _refuse_settings(changes, rounds, clients, seed, data_dir, in_flight, deadline, missing)
+            _refuse_settings(changes, rounds, clients, seed, data_dir, in_flight, deadline, missing, most_lost)
             _check_broker(nats)
             raise typer.Exit(_up_folder(Path(source), nats, out, notes, quiet=quiet))
         found = find_source(source)
@@ -181,8 +181,18 @@ def _refuse_settings(*given: Any) -> None:
     """Refuse settings of a run where the parties' own files have them."""
     from anabranch.errors import ConfigError
 
-    options = ("--set", "--rounds", "--clients", "--seed", "--data-dir", "--in-flight", "--deadline", "--missing")
-    usual = (None, None, None, None, None, 1, 1.0, "wait")
+    options = (
+        "--set",
+        "--rounds",
+        "--clients",
+        "--seed",
+        "--data-dir",
+        "--in-flight",
+        "--deadline",
+        "--missing",
+        "--most-lost",
+    )
+    usual = (None, None, None, None, None, 1, 1.0, "wait", 0.1)
     for name, value, default in zip(options, given, usual, strict=True):
         if value != default:
             raise ConfigError(f"{name} is for a run: with a folder, its files have the settings of each party")
@@ -228,7 +238,7 @@ def _up_folder(files: Path, nats: str | None, out: Path | None, notes: Console, 
         return TERMINATED if pressed == signal.SIGTERM else INTERRUPTED
     if code and federation.failed is not None:
         display.error(notes, federation.last_words(federation.failed))
-    return STOPPED if code else 0
+    return code
 
 
 async def _watch(

@@ -101,9 +101,12 @@ def server_counts(party: ServerParty) -> dict[str, int]:
         counts["waiting"] += given_up
     else:
         waiting = party.late.waiting
-        counts["expired"] = waiting.counts["expired"]
+        # A label that came before its event, and too late for it, has left the event without one.
+        too_late = max(0, waiting.counts["expired label"] - waiting.counts["expired"] - waiting.counts["crowded out"])
+        late = min(too_late, len(waiting))
+        counts["expired"] = waiting.counts["expired"] + late
         counts["dropped"] += waiting.counts["crowded out"] + given_up
-        counts["waiting"] += len(waiting)
+        counts["waiting"] = len(waiting) - late
         counts["unknown"] = waiting.counts["unknown"] + waiting.early
     counts["happened"] = sum(counts[what] for what in ("learnt", "expired", "dropped", "waiting"))
     return counts
@@ -122,7 +125,7 @@ def _why_none(counts: Mapping[str, int]) -> str:
             "ids, time zones, time_unit and grain of all parties"
         )
     if counts["expired"]:
-        return f"{counted(counts['expired'], 'event')} expired without a label: is `expiry` shorter than the delay?"
+        return f"{counted(counts['expired'], 'event')} expired before a label came: is `expiry` shorter than the delay?"
     return "no label came" if not counts["dropped"] else "no event had both a label and all the embeddings it needed"
 
 
