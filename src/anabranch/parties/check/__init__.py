@@ -9,6 +9,7 @@ from pathlib import Path
 
 from anabranch.config import load as configfile
 from anabranch.config import party as partyfile
+from anabranch.config.includes import merged
 from anabranch.errors import AnabranchError
 from anabranch.parties.check.findings import Findings, Shared
 from anabranch.parties.check.party import Checked, check_party
@@ -50,7 +51,7 @@ def _run_of(file: str) -> str | configfile.Source | None:
     if path.suffix != ".toml" or not path.is_file():
         return file
     try:
-        keys = {*tomllib.loads(path.read_text(encoding="utf-8"))}
+        keys = {*merged(tomllib.loads(path.read_text(encoding="utf-8")), path).values}
     except (OSError, ValueError, RecursionError):
         keys = set()
     if not keys & {*partyfile.KINDS}:
