@@ -214,7 +214,8 @@ def _up_folder(files: Path, nats: str | None, out: Path | None, notes: Console, 
     goes_on = f"the same command with --out {folder.path} goes on"
     federation = None
     try:
-        federation = FolderFederation(files, folder.path, url=nats, federation=name)
+        with cleaning(folder.discard):
+            federation = FolderFederation(files, folder.path, url=nats, federation=name)
         code, _, pressed = asyncio.run(_watch(federation, None, notes, quiet=quiet))
     except BaseException as error:
         folder.discard()
@@ -286,7 +287,7 @@ def _starting(federation: Processes) -> str:
     """Return which parties the server waits for before it has something to report."""
     waiting = [party.name for party in federation.parties if not party.status]
     if len(waiting) == len(federation.parties):
-        return f"starting a broker and {len(waiting)} processes in {federation.folder}; the first start compiles"
+        return f"starting {len(waiting)} processes in {federation.folder}; the first start compiles"
     return f"waiting for {', '.join(waiting)}"
 
 

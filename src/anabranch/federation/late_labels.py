@@ -284,6 +284,11 @@ class WaitingRoom:
         gone, self._gone = self._gone, []
         return gone
 
+    def expire_now(self) -> list[bytes]:
+        """Return the events that have waited too long by now, when no other look follows."""
+        gone, self._gone = [*self._gone, *self.waiting.expire(self._clock.now, self._clock.passed)], []
+        return gone
+
     def _give_up_after_quiet(self, now: float) -> None:
         """Leave out the labels that wait for events, where labels have ended and nothing happens for too long.
 

@@ -354,6 +354,8 @@ class ServerParty(Engine):
         if not announcing and not talk.holds_events:
             late.expect_no_event()
         done = late.over and not talk.questions.learning and not late.is_ready
+        if done:
+            await self._forget(late.expire_now(), "expired", "they have waited too long for their labels")
         await self._go_on(late.source, now, absent, over=done, reads=late.reads_on)
 
     async def _nobody_waited_for(self) -> bool:

@@ -101,12 +101,9 @@ def server_counts(party: ServerParty) -> dict[str, int]:
         counts["waiting"] += given_up
     else:
         waiting = party.late.waiting
-        # A label that came before its event, and too late for it, has left the event without one.
-        too_late = max(0, waiting.counts["expired label"] - waiting.counts["expired"] - waiting.counts["crowded out"])
-        late = min(too_late, len(waiting))
-        counts["expired"] = waiting.counts["expired"] + late
+        counts["expired"] = waiting.counts["expired"]
         counts["dropped"] += waiting.counts["crowded out"] + given_up
-        counts["waiting"] = len(waiting) - late
+        counts["waiting"] = len(waiting)  # an event that clients announce again is among these already
         counts["unknown"] = waiting.counts["unknown"] + waiting.early
     counts["happened"] = sum(counts[what] for what in ("learnt", "expired", "dropped", "waiting"))
     return counts

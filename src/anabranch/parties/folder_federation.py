@@ -14,7 +14,7 @@ from anabranch.parties.local_federation import Party, Processes
 from anabranch.storage.event_ids import write_key
 
 SERVER, ENTITY_KEY = "server.toml", "entity.key"
-TAKEN = ("server", "broker", "compiled")
+TAKEN = ("server", "broker")
 """Names of folders in that of a federation, which no client may have."""
 
 
@@ -96,8 +96,10 @@ def _data(settings: ServerFile | ClientFile) -> Any:
 
 def _client(file: Path, name: str, files: Path, clients: int) -> ClientFile:
     """Return the settings of a client that the server's file names."""
-    if name in TAKEN:
-        raise ConfigError(f"{files / SERVER}: a client's name is '{name}', which is another folder's: choose another")
+    if name in TAKEN or Path(name).name != name:
+        raise ConfigError(
+            f"{files / SERVER}: a client's name is '{name}', which cannot be a folder of its own here: choose another"
+        )
     if not file.is_file():
         raise ConfigError(
             f"{files / SERVER}: clients names '{name}', but there is no {file}: write it, or leave it out"
