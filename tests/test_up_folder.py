@@ -122,7 +122,7 @@ def test_what_does_not_go_together_is_said_before_anything_is_started(files: Pat
     change(files / "server.toml", '"roof"', '"cellar"')
     refused(r"server\.toml: clients names 'cellar', but there is no .*cellar\.toml")
     change(files / "server.toml", '"cellar"', '"broker"')
-    refused(r"server\.toml: a client's name is 'broker', which is another folder's")
+    refused(r"server\.toml: a client's name is 'broker', which cannot be a folder of its own here")
     change(files / "server.toml", '"broker"', '"roof"')
     change(files / "server.toml", "entity.key", "own.key")
     (files / "own.key").write_text("x")
