@@ -94,8 +94,8 @@ def test_a_section_that_a_file_lacks_begins_with_its_default(tmp_path: Path) -> 
         (["drift.evry=5"], "drift.evry: drift has no such setting. Did you mean 'every'?"),
         (
             ["update.name=DRL"],
-            'update.name is "DRL", but it must be one of "OGD", "DLR", "ActiveDLR", "Momentum" or "SLR". Did you mean '
-            "'DLR'?",
+            'update.name is "DRL", but it must be one of "OGD", "DLR", "ActiveDLR", "Momentum" or "SLR", or '
+            "the place of your own, such as \"package.module:Class\". Did you mean 'DLR'?",
         ),
         (["update.name=slr"], "Did you mean 'SLR'?"),
         (["update.name=[1]"], 'update.name is [1], but it must be one of "OGD", "DLR", "ActiveDLR"'),

@@ -77,7 +77,7 @@ def test_site_builds_without_a_warning_and_loads_nothing_from_the_network(tmp_pa
     updates = (site / "updates" / "index.html").read_text(encoding="utf-8")
     assert 'data-copy="import anabranch as ab&#10;ab.DLR(window=50, decay=0.9)&#10;ab.DLR(' in updates
     start = (site / "quickstart" / "index.html").read_text(encoding="utf-8")
-    assert 'data-copy="make demo"' in start
+    assert 'data-copy="make demo&#10;source .venv/bin/activate"' in start
     assert "&gt;&gt;&gt;" not in "".join(re.findall(r'data-copy="([^"]*)"', updates + start))
 
 

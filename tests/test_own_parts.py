@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from joblib.externals.loky import get_reusable_executor
 from typer.testing import CliRunner
 
 import anabranch as ab
@@ -79,6 +80,7 @@ def test_the_command_line_takes_them(folder: Path) -> None:
 
 
 def test_a_sweep_takes_them(folder: Path) -> None:
+    get_reusable_executor().shutdown(kill_workers=True)  # those of other tests have another working folder
     (folder / "sweep.toml").write_text(RUN + "[grid]\nupdate.beta = [0.5, 0.9]\n", encoding="utf-8")
     done = CliRunner().invoke(app, ["sweep", "sweep.toml", "--out", "swept", "--jobs", "1", "--quiet"])
     assert done.exit_code == 0, done.output
@@ -161,6 +163,6 @@ def test_what_cannot_be_found_or_built_is_said(folder: Path, name: str, settings
 
 def test_an_unknown_kind_says_that_ones_own_may_stand_there(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r'or the place of your own, such as "package.module:Class"'):
-        load("imnist", ["update.name=Momentum"])
+        load("imnist", ["update.name=Impulse"])
     with pytest.raises(ConfigError, match=r"update.name is .* but it must be the place of your class"):
         load("imnist", ["update.name=mine:"])

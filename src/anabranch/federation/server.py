@@ -353,7 +353,7 @@ class ServerParty(Engine):
                 break
         if not announcing and not talk.holds_events:
             late.expect_no_event()
-        done = late.over and not talk.questions.learning and not late.is_ready
+        done = late.over and not talk.questions.learning and not late.is_ready and not talk.waiting
         if done:
             await self._forget(late.expire_now(), "expired", "they have waited too long for their labels")
         await self._go_on(late.source, now, absent, over=done, reads=late.reads_on)

@@ -50,7 +50,7 @@ def state_of(value: Any, owner: Any = None) -> Any:
         held = value.__getstate__()
         if isinstance(held, dict | bytes | tuple):
             return {"class": type(value).__qualname__, "state": state_of(held, value)}
-        if held is None:
+        if held is None and type(value).__module__ != "builtins":  # it has no attributes
             return {"class": type(value).__qualname__, "state": None}
     raise TypeError(f"a detector holds {type(value).__qualname__}, which cannot be kept")
 

@@ -50,6 +50,10 @@ class _Asked(NamedTuple):
     """Where the server decides, or where it was decided when the event happened."""
 
 
+def _is_never_unusable(event: bytes) -> bool:
+    return False
+
+
 class ClientConversation:
     """Takes one client's part in the rounds of a federation.
 
@@ -77,7 +81,7 @@ class ClientConversation:
         session: Callable[[], int],
         inputs: Inputs | None = None,
         peek: Look | None = None,
-        is_unusable: Callable[[bytes], bool] = lambda event: False,
+        is_unusable: Callable[[bytes], bool] = _is_never_unusable,
     ) -> None:
         self.terms, self.client, self.schema = terms, client, schema
         self.compute = compute

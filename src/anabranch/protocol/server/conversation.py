@@ -636,12 +636,14 @@ class ServerConversation:
         return [note, *([Stop(self._ended or "")] if self.done else []), *self._play(now)]
 
     def _unusable(
-        self, client: int, rounds: Iterable[int], problem: str, now: float, what: str = "unusable"
+        self, client: int, rounds: Sequence[int], problem: str, now: float, what: str = "unusable"
     ) -> list[Action]:
         """Treat a client as missing in these rounds, those of them that are open."""
         lacking = [each for t in rounds if (each := self._opened(t)) is not None and client not in each.answers]
         # A client says of the same rounds again and again that it does not know them, as often as it is asked.
-        count = 1 if what == "unusable" else sum(client not in each.unknown for each in lacking)
+        count = 1
+        if what != "unusable":  # a round that was never opened is counted each time
+            count = sum(client not in each.unknown for each in lacking) + sum(not 0 <= t < self.opened for t in rounds)
         for each in lacking:
             each.unknown.add(client)
             each.unheard.discard(client)
