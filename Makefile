@@ -1,10 +1,10 @@
-# `make demo` and `make test` need Python 3.11 or later and nothing else.
+# `make demo` and `make test` need Python 3.11 or later, on Linux or macOS, and nothing else.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test bench bench-net chaos fuzz docs clean help
+.PHONY: demo test bench bench-net chaos fuzz pins interleavings test-hostile docs clean help
 
 help:
 	@echo "make demo    train on the i-MNIST stream: 200,000 rounds, under a minute"
@@ -13,6 +13,9 @@ help:
 	@echo "make bench-net  measure the federation over NATS; prints JSON lines"
 	@echo "make chaos   kill a federation's processes a hundred times; the result must be the same bytes"
 	@echo "make fuzz    throw a million inputs at the decoder, and plays at the conversation"
+	@echo "make interleavings  go through everything that can happen in small federations; minutes"
+	@echo "make test-hostile   kill parties at bad moments, with every feature on in turn; minutes"
+	@echo "make pins    print digests of runs, messages and files that a change of layout must not change"
 	@echo "make docs    build the documentation into site/"
 	@echo "make clean   remove the virtual environment and everything built"
 
@@ -45,6 +48,17 @@ fuzz: $(VENV)/fuzz.stamp
 	$(BIN)/python fuzz/fuzz_codec.py $(INPUTS) -artifact_prefix=fuzz/found/
 	$(BIN)/python fuzz/fuzz_conversations.py $(PLAYS) -artifact_prefix=fuzz/found/
 
+# One alone, such as INTERLEAVINGS="--labels fresh --touched 12,1 --in-flight 3 --losses 1 --most 0".
+interleavings: $(VENV)/test.stamp
+	$(BIN)/python tests/interleavings.py $(INTERLEAVINGS)
+
+# Such as HOSTILE="--seed 7 --kills 20 --only detect".
+test-hostile: $(VENV)/test.stamp
+	$(BIN)/python benchmarks/hostile.py $(HOSTILE)
+
+pins: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.pins
+
 docs: $(VENV)/test.stamp
 	$(BIN)/mkdocs build --strict
 
@@ -55,9 +69,10 @@ clean:
 $(VENV)/run.stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Anabranch needs Python 3.11 or later; this is `$(PYTHON) --version`. Try: make PYTHON=python3.12 ..."; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing Anabranch into $(VENV) ..."
-	@$(PIP) --editable .
+	@test -x $(BIN)/python || { echo "1 of 3: making the virtual environment $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "2 of 3: installing Anabranch and what it needs into $(VENV), 1.2 GB: a minute or some"
+	@$(PIP) --editable '.[local]'
+	@echo "3 of 3: done. To use the command anabranch in this shell: source $(BIN)/activate"
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/run.stamp

@@ -131,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="anabranch-chaos-") as name:
         folder = Path(name)
         replay = assemble.replay(config)
-        pace = assemble.Pace(in_flight=told.in_flight, checkpoint_every=told.every)
+        pace = RuntimeOptions(in_flight=told.in_flight, checkpoint_every=told.every)
         federation = LocalFederation(config, folder / "federation", replay.clients, pace)
         begin = time.monotonic()
         kills = asyncio.run(run(federation, told.rounds, told.kills, rng))

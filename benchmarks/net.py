@@ -32,9 +32,9 @@ from anabranch.broker.keys import init
 from anabranch.broker.local import LocalBroker
 from anabranch.broker.nats_conf import ServerConf
 from anabranch.config.run import Config
+from anabranch.config.runtime_options import RuntimeOptions
 from anabranch.core.party_programs import ClientCompute, Pending, ServerCompute, Stepped
 from anabranch.parties import assemble
-from anabranch.parties.assemble import Pace
 from anabranch.parties.process import run as run_party
 from anabranch.protocol.actions import Played
 from anabranch.serving.status import server_status
@@ -102,7 +102,7 @@ async def party(folder: Path, index: int, clients: int, rounds: int, in_flight: 
     """Runs a party; the server prints its status at a fifth of the rounds and at the end."""
     credentials = Credentials.load(folder / "connection.toml")
     replay = assemble.replay(config(clients, rounds))
-    pace = Pace(in_flight=in_flight, deadline=30.0, checkpoint_every=10**9)
+    pace = RuntimeOptions(in_flight=in_flight, deadline=30.0, checkpoint_every=10**9)
     if index:
         client = assemble.client_party(replay, index, credentials, folder, pace)
         if not model:

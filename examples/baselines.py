@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -92,12 +93,19 @@ def baselines(parts: Mapping[str, NDArray], labels: NDArray, classes: int, delay
         "the last label repeated": _errors(np.append(0, labels)[known] != labels),
     }
     for name, x in parts.items():
+        _say(f"{name} alone")
         found[f"{name} alone"] = _online(_model(x, classes, 1), x, labels, classes, late)
     x = np.hstack([*parts.values()])
     pooled = _model(x, classes, len(parts))
+    _say("all features in one place")
     found["all features in one place"] = _online(pooled, x, labels, classes, late)
     found["all features in one place, offline"] = _offline(pooled, x, labels, classes)
     return found
+
+
+def _say(name: str) -> None:
+    """A line of progress: each takes some seconds."""
+    print(f"comparing with {name}", file=sys.stderr, flush=True)
 
 
 def _model(x: NDArray, classes: int, wider: int) -> ab.SplitModel:

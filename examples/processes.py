@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import subprocess
@@ -24,6 +25,8 @@ from anabranch.broker.nats_conf import ServerConf
 from anabranch.storage.event_ids import write_key
 from baselines import Errors
 
+EVERY = 5.0
+"""Seconds between two lines of progress."""
 PATIENCE = 300.0
 """Seconds after which a party has stopped that does nothing."""
 
@@ -58,6 +61,7 @@ class Federation:
         self._readers: list[threading.Thread] = []
         self.said: dict[str, list[dict[str, Any]]] = {name: [] for name in ("server", *clients)}
         """Each party's status, twice a second."""
+        self._said_at = -math.inf
 
     async def __aenter__(self) -> Federation:
         await self.broker.start()
@@ -95,7 +99,7 @@ class Federation:
                 self.said[name].append(json.loads(line))
 
     async def until(self, done: Callable[[dict[str, Any]], bool]) -> None:
-        """Waits until the server's status is such; not for ever where nothing happens any more."""
+        """Wait until the server's status is such, and say now and then what it is; give up if nothing happens."""
         held: Any = None
         since = time.monotonic()
         while not any(done(said) for said in self.said["server"][-1:]):
@@ -105,9 +109,15 @@ class Federation:
             now = [{key: said.get(key) for key in ("rounds", "labels")} for said in self.said["server"][-1:]]
             if now != held:
                 held, since = now, time.monotonic()
+            self._progress(f"{now[0]['rounds']:,} rounds" if now and now[0]["rounds"] else "waiting for the parties")
             if time.monotonic() - since > PATIENCE:
                 raise SystemExit(f"nothing happens any more. The server says\n{self._log('server')}")
             await asyncio.sleep(0.05)
+
+    def _progress(self, text: str) -> None:
+        if time.monotonic() > self._said_at + EVERY:
+            self._said_at = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
 
     def _log(self, name: str) -> str:
         return (self.folder / name / "log").read_text(errors="replace")[-2000:]
@@ -148,5 +158,6 @@ def in_folder(main: Callable[[Path, slice], str]) -> None:
     if sys.argv[2:] and not sys.argv[2].isdecimal():
         raise SystemExit(f"'{sys.argv[2]}' is no number of rows")
     folder.mkdir(parents=True, exist_ok=True)
+    print(f"begins in {folder}: the data, the federation, then what it is compared with", file=sys.stderr, flush=True)
     print(main(folder, slice(int(sys.argv[2]) if sys.argv[2:] else None)))
     print(f"{folder}: picture.png, table.md, and a folder with a log for each party")

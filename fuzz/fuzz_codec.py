@@ -48,6 +48,7 @@ def seeds() -> list[m.Message]:
         m.Query(2, 5, (b"5",), np.array([[True, False]])),
         *(m.Embeddings(1, 4, 3, (5,), flags, each) for each in values),
         m.Unknown(1, (5, 6)),
+        m.Unusable(1, (b"5", b"6")),
         m.Ask(2, 3, 7, True, (b"7", b"8"), None),
         m.Ask(2, 3, -1, False, (b"7",), np.array([[True, False]])),
         *(m.Reply(1, 4, 3, (3,), (4,), flags, each[:, 0]) for each in values),

@@ -16,6 +16,7 @@ from hypothesis import settings
 PROGRAMS = None if "PYTEST_XDIST_WORKER" in os.environ else tempfile.mkdtemp(prefix="anabranch-tests-")
 if PROGRAMS is not None:
     os.environ |= {"JAX_COMPILATION_CACHE_DIR": PROGRAMS, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    os.environ["ANABRANCH_CACHE"] = f"{PROGRAMS}/cache"  # nothing of the user's own
 
 # The tests start a hundred processes, each of which would else compile this package's sources for itself.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -17,7 +17,7 @@ import numpy as np
 import tomli_w
 
 from anabranch.broker import keys
-from anabranch.broker.credentials import Credentials, public_nkey
+from anabranch.broker.credentials import Credentials, proof, public_nkey
 from anabranch.broker.local import LocalBroker
 from anabranch.broker.nats_conf import ServerConf, Tls, party_users
 from anabranch.config import party as partyfile
@@ -194,7 +194,9 @@ class RealFederation:
         for name in self.names:
             shutil.move(made / name, self.folder / name)
         nkeys = {name: public_nkey(self.folder / name / keys.SEED) for name in self.names}
-        users = party_users("real", nkeys[SERVER], [(name, nkeys[name]) for name in self.clients])
+        passwords = {name: proof(self.folder / name / keys.SEED, name) for name in self.names}
+        clients = [(name, nkeys[name]) for name in self.clients]
+        users = party_users("real", nkeys[SERVER], clients, passwords=passwords)
         return ServerConf(
             port=-1, tls=Tls(*(made / "broker" / each for each in ("cert.pem", "key.pem", "ca.pem"))), users=users
         )

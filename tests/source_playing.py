@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from anabranch.sources.base import Happening, Place, Source
+from anabranch.sources.base import Happening, Source
+from anabranch.storage.place import Place
 
 T = TypeVar("T")
 LONG = 120.0

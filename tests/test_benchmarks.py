@@ -16,7 +16,7 @@ from anabranch.core.party_programs import ClientCompute, Rate, ServerCompute
 from federations import Setting
 from small_runs import write_digits
 
-UNUSED = {"party", "warm_up"}
+UNUSED = {"party", "warm_up", "copy_model"}
 """What the conversation never calls."""
 RARE = {"predict", "embed", "restore"}
 """What a federation calls that starts once, and is asked for no prediction."""

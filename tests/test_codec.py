@@ -66,6 +66,7 @@ BY_KIND: dict[tuple[type, str], st.SearchStrategy] = {
     (m.Derivatives, "emptied"): st.none() | arrays(DTYPES[0]),
     (m.Ask, "activated"): st.none() | arrays(DTYPES[0]),
     (m.Reply, "activated"): arrays(DTYPES[0]),
+    (m.Advance, "time"): st.none() | ROUNDS,
     **{
         (kind, name): st.lists(ROUNDS, max_size=5).map(tuple)
         for kind, name in [

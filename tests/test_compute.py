@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,10 +14,11 @@ from anabranch.core.party_programs import (
     Rate,
     ServerCompute,
     State,
-    _client_passes,
     from_arrays,
     to_arrays,
 )
+from anabranch.core.party_programs.client import _client_passes
+from anabranch.core.updates import cast
 from anabranch.parties.api import _TellingCompute
 from anabranch.simulation.loop import LearningRates
 from federations import UPDATES, Setting
@@ -195,7 +198,7 @@ def test_a_client_that_was_passive_for_long_has_pushed_all_the_zeros(monkeypatch
     v = embeddings(ab.OGD(), E) / 10
 
     def stepped(update, rounds, far):
-        monkeypatch.setattr("anabranch.core.party_programs.FAR", far)
+        monkeypatch.setattr("anabranch.core.party_programs.client.FAR", far)
         compute = client(update, 8)
         _, pending = compute.encode(np.array(rounds, np.int32), FEATURES[: len(rounds)])
         compute.step(np.array(rounds, np.int32), pending, v[: len(rounds)])
@@ -216,7 +219,7 @@ def test_a_client_that_was_passive_for_long_has_pushed_all_the_zeros(monkeypatch
 
 
 def test_each_step_is_remembered_once_after_long_passive_times_too(monkeypatch):
-    monkeypatch.setattr("anabranch.core.party_programs.FAR", 16)
+    monkeypatch.setattr("anabranch.core.party_programs.client.FAR", 16)
     rounds = np.array([0, 3, 400, 401, 420, 430, 500, 501], np.int32)
     setting = Setting(ab.OGD())
     compute = _TellingCompute(setting.rule, setting.model.clients[0], setting.widths[0], Rate(0.1), 8)
@@ -304,3 +307,63 @@ def test_rates_are_those_of_the_simulator(power):
         theirs = rates.of(first, 3, np.dtype("float32"))[:, 0]
         assert own.tobytes() == theirs.tobytes()
     assert len(Rate(0.3, power).of(np.array([4], np.int32), np.dtype("float32"))) == (2 if power else 1)
+
+
+class Momentum(ab.Update):
+    """An update that a person might write: a mean of gradients, and how many there were, zeros included."""
+
+    beta: float = 0.9
+
+    def init_window(self, gradient, *, server):
+        return jax.tree.map(jnp.zeros_like, gradient), jnp.int32(7)
+
+    def smooth(self, window, gradient, t):
+        means, count = window
+        means = jax.tree.map(lambda m, g: cast(self.beta, m) * m + cast(1 - self.beta, m) * g, means, gradient)
+        return (means, count + 1), means
+
+
+def count_of(compute: ServerCompute | ClientCompute) -> int:
+    return int(compute.party.window[1])
+
+
+def test_an_update_of_ones_own_is_skipped_with_a_zero():
+    compute, sent = server(Momentum()), embeddings(Momentum())
+    compute.step(sent[:1], LABELS[:1])
+    before, model = jax.tree.map(np.array, compute.party.window[0]), compute.arrays()
+    compute.skip(2)
+    assert (compute.rounds, count_of(compute)) == (2, 9)
+    for mean, old in zip(jax.tree.leaves(compute.party.window[0]), jax.tree.leaves(before), strict=True):
+        np.testing.assert_allclose(mean, 0.9 * old, rtol=1e-6)
+    after = compute.arrays()
+    assert all(after[name].tobytes() == model[name].tobytes() for name in after if name.startswith("model"))
+
+
+def test_an_update_of_ones_own_keeps_nothing_of_a_round_that_is_not_finite():
+    compute, sent = server(Momentum(), block=BLOCK), embeddings(Momentum())
+    compute.step(sent[:1], LABELS[:1])
+    before = state(compute)
+    bad = sent[:4].copy()
+    bad[0] = np.inf
+    assert compute.step(bad, LABELS[:4]).trouble == TROUBLES.index("embedding")
+    assert state(compute) == before
+    undisturbed = server(Momentum(), block=BLOCK)
+    undisturbed.step(sent[:1], LABELS[:1])
+    for each in (compute, undisturbed):
+        each.skip(int(LABELS[1]))
+        each.step(sent[2:4], LABELS[2:4])
+    assert state(compute) == state(undisturbed)
+
+
+def test_an_update_of_ones_own_pushes_every_zero_of_a_long_passive_time(monkeypatch):
+    def stepped(far):
+        monkeypatch.setattr("anabranch.core.party_programs.client.FAR", far)
+        compute = client(Momentum(0.5))
+        for t in (0, 100, 300):
+            _, pending = compute.encode(at(t), FEATURES[:1])
+            compute.step(at(t), pending, embeddings(Momentum(), E)[:1] / 10)
+        return compute
+
+    one, other = stepped(16), stepped(1_000_000)
+    assert count_of(one) == count_of(other) == 7 + 301
+    assert state(one) == state(other)

@@ -16,6 +16,7 @@ from anabranch.config import build as runner
 from anabranch.config.load import PRESETS, Override, find_source, load, parse_override, preset_text
 from anabranch.config.run import KINDS, Config, Scale, Section
 from anabranch.core.updates import ActiveDLR
+from anabranch.parties.assemble import replay
 from small_runs import SMALL_MODEL, write_digits, write_rooms
 
 
@@ -93,8 +94,8 @@ def test_a_section_that_a_file_lacks_begins_with_its_default(tmp_path: Path) -> 
         (["drift.evry=5"], "drift.evry: drift has no such setting. Did you mean 'every'?"),
         (
             ["update.name=DRL"],
-            'update.name is "DRL", but it must be one of "OGD", "DLR", "ActiveDLR", "Momentum" or "SLR". Did you mean '
-            "'DLR'?",
+            'update.name is "DRL", but it must be one of "OGD", "DLR", "ActiveDLR", "Momentum" or "SLR", or '
+            "the place of your own, such as \"package.module:Class\". Did you mean 'DLR'?",
         ),
         (["update.name=slr"], "Did you mean 'SLR'?"),
         (["update.name=[1]"], 'update.name is [1], but it must be one of "OGD", "DLR", "ActiveDLR"'),
@@ -403,3 +404,65 @@ def test_other_data_than_a_stored_runs_is_refused(tmp_path: Path) -> None:
         runner.check_same_data(plan, other, "result.json")
     assert "trained on MNIST train (60,000 digits, SHA-256 abababababab…)" in str(error.value)
     assert "here the stream has idx digits (20 digits, SHA-256 " in str(error.value)
+
+
+BIKES = """
+[model]
+name = "linear"
+[stream]
+name = "table"
+path = "bikes.csv"
+split = {town = ["wind"], river = ["level"]}
+separator = ";"
+encoding = "latin-1"
+missing_values = ["-200"]
+ignore = [""]
+classes = ["many", "few"]
+columns = [
+    { name = "wind", kind = "category", values = ["N", "S"] },
+    { name = "level", missing = "mean" },
+]
+"""
+
+
+def test_a_tables_rules_are_settings(tmp_path: Path) -> None:
+    (tmp_path / "bikes.toml").write_text(BIKES)
+    (tmp_path / "bikes.csv").write_bytes(";wind;level;bikes\n0;N;1.5;few\n1;Süd;-200.0;many\n".encode("latin-1"))
+    config = load(tmp_path / "bikes.toml", ["stream.standardise=none"])
+    stream = runner.build(config).stream
+    block = next(stream.blocks())
+    assert (stream.widths, stream.classes) == ((3, 1), 2)
+    assert block.x.tolist() == [[1, 0, 0, 1.5], [0, 0, 1, 1.5]]
+    assert block.y.tolist() == [1, 0]
+    (tmp_path / "again.toml").write_text(config.to_toml())
+    assert load(tmp_path / "again.toml") == config
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("values =", "vlaues =", r"stream\.columns is .*vlaues.*, but it must be a list of columns and their rules"),
+        ('"category"', '"word"', r"stream\.columns is .*, but it must be a list of columns and their rules"),
+        ('["many", "few"]', '["many"]', r"stream\.classes is \[\"many\"\], but it must be a whole number of classes"),
+        ('";"', '";;"', "separator is ';;'"),
+        ('"latin-1"', '"latin-11"', "encoding is 'latin-11'"),
+    ],
+)
+def test_wrong_rules_are_named(tmp_path: Path, old: str, new: str, said: str) -> None:
+    (tmp_path / "bikes.toml").write_text(BIKES.replace(old, new))
+    (tmp_path / "bikes.csv").write_text("x")
+    with pytest.raises(ab.ConfigError, match=said):
+        runner.build(load(tmp_path / "bikes.toml"))
+
+
+def test_a_party_that_replays_a_run_shows_no_cell(tmp_path: Path) -> None:
+    (tmp_path / "bikes.toml").write_text(BIKES.replace('["many", "few"]', "2"))
+    (tmp_path / "bikes.csv").write_text(";wind;level;bikes\n0;N;1.5;s3cr3t\n")
+    config = load(tmp_path / "bikes.toml")
+    for shown in (True, False):
+        with pytest.raises(ab.DataError, match=r"row 1, column 'bikes': .* is not a number") as error:
+            next(runner.build(config, shown=shown).stream.blocks())
+        assert ("s3cr3t" in str(error.value)) is shown
+    with pytest.raises(ab.DataError) as error:
+        next(replay(config).chunks())
+    assert "s3cr3t" not in str(error.value)

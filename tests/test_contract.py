@@ -13,7 +13,6 @@ import pytest
 import anabranch as ab
 import anabranch.net
 from anabranch.core.activation import Activation
-from anabranch.core.gradients import dense
 from anabranch.core.updates import Update
 from anabranch.streams.base import Block, Stream
 from anabranch.streams.digits import make_digits
@@ -27,25 +26,30 @@ class Momentum(Update):
 
     beta: float
 
-    def __init__(self, beta):
-        self.beta = beta
-
-    rows = None
-
-    def init_memory(self, like):
-        return None
-
-    def recall(self, memory, new, t):
-        return None, new
-
     def init_window(self, gradient, *, server):
-        return dense(gradient)
+        return gradient
 
     def smooth(self, window, gradient, t):
-        mean = jax.tree.map(
-            lambda m, g: self.beta.astype(g.dtype) * m + (1 - self.beta).astype(g.dtype) * g, window, dense(gradient)
-        )
+        beta = self.beta.astype("float32")
+        mean = jax.tree.map(lambda m, g: beta * m + (1 - beta) * g, window, gradient)
         return mean, mean
+
+
+class Sign(ab.DLR):
+    """Another: each party steps along the signs of the weighted mean, which it takes from a plain gradient."""
+
+    def smooth(self, window, gradient, t):
+        window, direction = super().smooth(window, jax.tree.map(lambda g: g[...], gradient), t)
+        return window, jax.tree.map(jax.numpy.sign, direction)
+
+
+class Frugal(ab.DLR):
+    """Another, which knows of outer products: DLR as it is."""
+
+    outer_products = True
+
+    def smooth(self, window, gradient, t):
+        return super().smooth(window, gradient, t)
 
 
 class EveryOther(Activation):
@@ -108,7 +112,7 @@ STREAMS = {
     "a person's own": lambda path: Larger(),
     "drift of a person's own": lambda path: ab.streams.Drift(Larger(), every=10, seed=2),
 }
-UPDATES = [ab.OGD(), ab.DLR(4, 0.8), ab.DLR(4, 0.8, client_window=False), ab.SLR(3), Momentum(0.9)]
+UPDATES = [ab.OGD(), ab.DLR(4, 0.8), ab.DLR(4, 0.8, client_window=False), ab.SLR(3), Momentum(0.9), Sign(4, 0.8)]
 RECORD = np.random.default_rng(3).random((200, 3)) < 0.5
 ACTIVATIONS = [ab.Full(), ab.Random(0.4), ab.Event(0.1), ab.Fixed(1), ab.Recorded(RECORD), EveryOther()]
 
@@ -170,6 +174,54 @@ def test_every_update_trains_under_every_activation(update):
         np.testing.assert_allclose(result.activation_rate, mask.mean(axis=0), err_msg=repr(activation))
 
 
+def test_an_update_of_ones_own_is_given_what_the_others_are():
+    class Gradient(Update):
+        def init_window(self, gradient, *, server):
+            return None
+
+        def smooth(self, window, gradient, t):
+            return None, gradient
+
+    class Plain(ab.DLR):
+        def smooth(self, window, gradient, t):
+            return super().smooth(window, gradient, t)
+
+    stream = STREAMS["arrays"](None)
+    model = small_model(stream.widths, stream.classes)
+
+    def trained(update):
+        return bits(ab.simulate(model, stream, update=update, activation=ab.Random(0.5), chunk=50).model)
+
+    assert trained(Gradient()) == trained(ab.OGD())
+    assert trained(Plain(4, 0.8)) == trained(Frugal(4, 0.8)) == trained(ab.DLR(4, 0.8))
+    assert (Plain.outer_products, Frugal.outer_products) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (lambda w, g: g, r"(?s:.*), but \(window, direction\) is needed"),
+        (lambda w, g: (w, jax.tree.map(lambda a: a.sum(), g)), r"a direction .* than the gradient: .*float32\[\] for "),
+        (
+            lambda w, g: (jax.tree.map(lambda a: a.astype("int32"), w), g),
+            r"a window .* the one of init_window: .*int32",
+        ),
+        (lambda w, g: (None, g), "a window of other shapes or types than the one of init_window: 0 arrays for 2"),
+    ],
+)
+def test_an_update_that_returns_something_else_is_named(returned, words):
+    class Wrong(Update):
+        def init_window(self, gradient, *, server):
+            return gradient
+
+        def smooth(self, window, gradient, t):
+            return returned(window, gradient)
+
+    stream = STREAMS["arrays"](None)
+    with pytest.raises(ab.ConfigError, match="update Wrong: smooth returns " + words):
+        ab.simulate(small_model(stream.widths, stream.classes), stream, update=Wrong())
+
+
 @pytest.mark.parametrize("activation", [each for each in ACTIVATIONS if not isinstance(each, ab.Fixed)], ids=repr)
 def test_every_client_decides_alone_what_the_mask_says(activation):
     stream = STREAMS["arrays"](None)
@@ -192,12 +244,12 @@ def test_every_stream_trains(name, table_file):
 
 PUBLIC = (
     "Activation AnabranchError ConfigError DLR DataError Delay Detect Diverged Event Fixed Full GeometricDelay "
-    "Interrupted ModelError OGD OnlineVFL OutputError Progress Random Recorded Result SLR SplitModel UniformDelay "
-    "Update models save simulate streams"
+    "Interrupted ModelError OGD OnlineVFL OutputError Progress Random Recorded Result SLR SplitModel SweepResult "
+    "UniformDelay Update models run_sweep save simulate streams"
 )
 PUBLIC_STREAMS = (
-    "Arrays Block Digits DigitsNotice Drift IMnist Stream Table from_arrays higgs imnist load_digits make_digits "
-    "split_widths susy table"
+    "Arrays Block Column Digits DigitsNotice Drift IMnist Stream Table from_arrays higgs imnist load_digits "
+    "make_digits split_widths susy table"
 )
 PUBLIC_MODELS = "Dense MLP SplitModel higgs imnist linear mlp susy"
 PUBLIC_NET = "Client Credentials Expected Last LocalBroker Mean Round Server Skip Step Wait Zero event_name"
@@ -209,5 +261,5 @@ def test_the_public_names():
         assert sorted(module.__all__) == sorted(names.split())
         assert all(getattr(module, name) is not None for name in module.__all__)
     assert sorted(dir(ab)) == sorted(ab.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'simulation'"):
-        _ = ab.simulation
+    with pytest.raises(AttributeError, match="no attribute 'simulator'"):
+        _ = ab.simulator

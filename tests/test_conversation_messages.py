@@ -512,6 +512,20 @@ def test_of_too_many_events_of_its_own_the_oldest_is_settled(monkeypatch):
     assert client.state()[1]["happened"] == [name(1).hex(), name(2).hex()]
 
 
+def test_too_many_events_of_its_own_let_go_of_none_that_the_server_may_learn_from(monkeypatch):
+    """The server may have the embedding of an announced event, and a step needs what was kept of it."""
+    monkeypatch.setattr(client_side, "REMEMBERED", 2)
+    setting = Setting(rounds=10)
+    server, client = setting.server(coalesce=0.0), setting.client(1)
+    client.receive(heard(server.receive(1, hello_of(client), 0.0), 1))
+    for i in range(2):
+        client.happened(name(i))
+    client.happened(b"no features yet")
+    assert [*client.settled] == [b"no features yet"]
+    client.happened(name(2))
+    assert client.state()[1]["happened"] == [name(i).hex() for i in range(3)]
+
+
 def test_what_was_learnt_before_a_restart_is_let_go_of(tmp_path, monkeypatch):
     monkeypatch.setattr(client_side, "LONG", 3)
     setting = Setting(activation=ab.Recorded(np.zeros((300, 4), bool)), rounds=10)

@@ -189,8 +189,34 @@ def test_an_event_that_a_client_knows_nothing_of():
 
     world.clients[1]._look = late
     world.run()
-    assert noted(world)["unknown"] == 3
+    assert noted(world)["unknown"] == 1  # however often it is asked
     assert world.now >= 2
+
+
+@pytest.mark.parametrize("missing", [Wait(), Mean()], ids=str)
+def test_nobody_waits_for_a_client_that_cannot_use_a_value_of_an_event(missing):
+    setting = Setting(activation=ab.Full(), rounds=30, missing=(Wait(), missing, Wait(), Wait()))
+    log = []
+    world = setting.in_memory(played=lambda each: log.extend(each.records))
+    client = world.clients[1]
+    known = client._look
+    client._look = lambda event: None if event == name(12) else known(event)
+    client._is_unusable = lambda event: event == name(12)
+    world.run()
+    how = "skip" if missing == Wait() else "mean"
+    assert [HOW[record.missing[1]] for record in log] == ["answered"] * 12 + [how] + ["answered"] * 17
+    assert noted(world)["unknown"] == 1
+    assert world.now < 1
+
+
+def test_under_slr_a_value_that_cannot_be_used_ends_training_and_says_why():
+    setting = Setting(ab.SLR(3), activation=ab.Full(), rounds=5)
+    server = joined(setting)
+    server.open([b"0"], [0], 0.0)
+    actions = server.receive(2, m.Unusable(server.seats[1].session, (b"0",)), 0.0)
+    (stop,) = [each for each in actions if isinstance(each, Stop)]
+    assert stop.failed
+    assert "client 2: a value of this event cannot be used there" in stop.reason
 
 
 @pytest.mark.parametrize("missing", [Zero(), Skip()], ids=str)

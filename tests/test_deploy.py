@@ -28,7 +28,7 @@ from safetensors.numpy import load_file
 
 from anabranch.broker import keys
 from anabranch.broker.connect import connect, disconnect
-from anabranch.broker.credentials import Credentials
+from anabranch.broker.credentials import Credentials, proof
 from anabranch.broker.local import find_binary
 from anabranch.config import build as runner
 from anabranch.config.load import load
@@ -118,7 +118,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 def messages(text: str) -> list[str]:
     """The messages of a log, without what depends on the order in which parties come."""
     lines = [line for line in text.splitlines() if line.startswith("{")]
-    said = [re.sub(r"model is in \S*(state/\w+/)", r"model is in …/\1", json.loads(line)["message"]) for line in lines]
+    said = [re.sub(r"result is in \S*(state/\w+)", r"result is in …/\1", json.loads(line)["message"]) for line in lines]
     return [each for each in said if not re.match(r"waiting for (bank|shop)$|client \d ", each)]
 
 
@@ -254,7 +254,7 @@ def tried(folder: Path, conf: str, **more: str) -> None:
 def test_the_configurations_as_they_stand(made: Path) -> None:
     for folder, name in (("broker", "cluster.conf"), ("broker", "hub.conf"), ("bank", "leaf.conf")):
         (made / folder / name).write_text(block(name))
-        tried(made / folder, name, SEED=(made / "bank" / "party.nk").read_text().strip())
+        tried(made / folder, name, URL="tls://bank:secret@nats.example.org:7422")
     path = made / "bank" / "loopback.toml"
     path.write_text(block("connection.toml"))
     assert Credentials.load(path) == Credentials(("nats://127.0.0.1:4222",), "orders", "bank", 1)
@@ -303,13 +303,12 @@ def test_a_leaf_node_carries_what_its_party_may_say_and_nothing_else(made: Path)
     port, inside = free_port(), free_port()
     hub = block("hub.conf").replace("0.0.0.0:7422", f"127.0.0.1:{port}")
     leaf = block("leaf.conf").replace("127.0.0.1:4222", f"127.0.0.1:{inside}")
-    leaf = leaf.replace("nats.example.org:7422", f"localhost:{port}")
     (made / "broker" / "hub.conf").write_text(hub)
     (made / "bank" / "leaf.conf").write_text(leaf)
 
     async def main() -> None:
-        seed = (made / "bank" / "party.nk").read_text().strip()
-        async with broker(made / "broker", "hub.conf"), broker(made / "bank", "leaf.conf", SEED=seed) as log:
+        url = f"tls://bank:{proof(made / 'bank' / 'party.nk', 'bank')}@localhost:{port}"
+        async with broker(made / "broker", "hub.conf"), broker(made / "bank", "leaf.conf", URL=url) as log:
             server = await connect(Credentials.load(made / "server" / "connection.toml"))
             bank = await connect(Credentials((f"nats://127.0.0.1:{inside}",), "orders", "bank", 1))
             up = await reader(server, "orders.up.*")

@@ -7,6 +7,7 @@ import doctest
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import mkdocs_hooks
 import pytest
 
 import anabranch as ab
@@ -72,6 +74,23 @@ def test_site_builds_without_a_warning_and_loads_nothing_from_the_network(tmp_pa
         references.feed(page.read_text(encoding="utf-8"))
         outside = [url for url in references.loaded if re.match(r"(https?:)?//", url)]
         assert not outside, (page, outside)
+    updates = (site / "updates" / "index.html").read_text(encoding="utf-8")
+    assert 'data-copy="import anabranch as ab&#10;ab.DLR(window=50, decay=0.9)&#10;ab.DLR(' in updates
+    start = (site / "quickstart" / "index.html").read_text(encoding="utf-8")
+    assert 'data-copy="make demo&#10;source .venv/bin/activate"' in start
+    assert "&gt;&gt;&gt;" not in "".join(re.findall(r'data-copy="([^"]*)"', updates + start))
+
+
+@pytest.mark.parametrize(
+    ("shown", "copied"),
+    [
+        (">>> if x:\n...     y()\n...\nTraceback ...\n...\nError: >>> z", "if x:\n    y()\n"),
+        ("$ anabranch run imnist \\\n    --seed 1\nError: no\n$ ls", "anabranch run imnist \\\n    --seed 1\nls"),
+        ("x = 1\n... y", ""),
+    ],
+)
+def test_the_copy_button_copies_what_a_person_types(shown: str, copied: str) -> None:
+    assert mkdocs_hooks.commands(shown) == copied
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=name)
@@ -87,6 +106,11 @@ def test_readme_is_short_and_says_how_to_start() -> None:
     assert {"make demo", "make test"} <= {line.removeprefix("$ ").split("  ")[0].strip() for line in lines}
     shown = [line for block in blocks(ROOT / "README.md", "python") for line in block.splitlines() if ">>>" in block]
     assert 0 < sum(line.startswith((">>>", "...")) for line in shown) <= 15
+
+
+def test_no_page_and_no_error_installs_from_an_index_that_lacks_us() -> None:
+    sources = [each for each in (ROOT / "src").rglob("*") if each.suffix in (".py", ".toml")]
+    assert not [each for each in (*TEXTS, *sources) if re.search(r"install [^\n]*anabranch", each.read_text("utf-8"))]
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if ">>>" in p.read_text(encoding="utf-8")], ids=name)
@@ -119,7 +143,11 @@ def test_configurations_and_commands_are_accepted(text: Path, tmp_path: Path) ->
         file = tmp_path / f"{i}.toml"
         file.write_text(block, encoding="utf-8")
         values = tomllib.loads(block)
-        if "connection" in values:
+        if "include" in values:
+            shutil.copy(ROOT / "examples" / "two-rooms" / values["include"], tmp_path)
+        if "features" in values and "connection" not in values:
+            assert values == tomllib.loads((ROOT / "examples" / "two-rooms" / "columns.toml").read_text())
+        elif "connection" in values:
             partyfile.load(file)
         elif values.keys() <= {"metrics", "metrics_host"}:  # some lines of any party's file
             partyfile.check({"connection": "c", "folder": "f", "run": "r"} | values, file)

@@ -13,10 +13,10 @@ import anabranch as ab
 from anabranch.broker.credentials import Credentials
 from anabranch.config import party as partyfile
 from anabranch.config.load import load
+from anabranch.config.runtime_options import RuntimeOptions
 from anabranch.net import Expected, Server
 from anabranch.parties import assemble
 from anabranch.parties import build_party as own
-from anabranch.parties.assemble import Pace
 from anabranch.protocol.server import drift as watching
 from anabranch.serving.metrics import Metrics
 from anabranch.serving.status import server_status
@@ -41,6 +41,7 @@ def every_error(monkeypatch):
 
 
 DLR = UPDATES[1]
+SOON = {"threshold": 1.5, "min_instances": 5}
 RESET = Detect(on_drift="reset", every=2)
 BOOST = Detect(on_drift="boost", boost=1.5, boost_rounds=1, every=3)
 """They begin and end all the time: every other block of so few rounds has no error in it."""
@@ -94,6 +95,24 @@ def test_the_same_bits_where_parties_die(detect, seed, every_error):
         for detections in (world.server.training.watch.detections, setting.simulated().detections)
     )
     assert found == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "detect",
+    [
+        Detect("PageHinkley", on_drift="reset", every=2, options=SOON),
+        Detect("PageHinkley", on_drift="boost", boost=1.5, boost_rounds=4, every=4, options=SOON),
+    ],
+    ids=["reset", "boost"],
+)
+def test_what_a_detector_has_seen_survives_the_server(detect, seed):
+    setting = Setting(DLR, ab.Random(0.4), rounds=150, detect=detect)
+    world = Chaos(setting, seed, kills=15, every=40)
+    world.run()
+    assert 0 in world.deaths
+    assert setting.simulated().detections
+    check_same(setting, world, world.predictions)
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["fresh", "stored"])
@@ -174,12 +193,15 @@ def test_a_round_that_begins_twice_begins_alike():
     ],
     ids=["reset", "boost"],
 )
-def test_what_follows_is_the_simulators_where_a_client_is_killed(tmp_path, detect):
-    """The detector is the server's alone, so the death of a client leaves it as it is."""
+def test_what_follows_is_the_simulators_where_parties_are_killed(tmp_path, detect):
+    """The detector has seen 600 of 700 rounds when the server dies."""
     once = {"detector": "DummyDriftDetector", "options": {"t_0": 700}}
     run = write_run(tmp_path / "data", clients=2, rounds=1500, detect=detect | once)
     with RealFederation(tmp_path / "fed", run) as federation:
         federation.start(*federation.names)
+        federation.wait_for_rounds(600)
+        federation.kill("server")
+        federation.start("server")
         federation.wait_for_rounds(750)
         federation.kill("client-1")
         federation.start("client-1")
@@ -217,7 +239,7 @@ def test_a_federation_notices_what_the_simulator_does(tmp_path):
 def test_the_log_says_what_follows(tmp_path, caplog, detect, follows):
     run = write_run(tmp_path, clients=2, rounds=10, detect=detect)
     credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))
-    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", Pace())
+    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", RuntimeOptions())
     party.watch.add(np.ones(1, bool), recorded=[Detection(1003, "error", None, 0.1, 0.2)])
     party._tell_drifts()
     party._log_file.close()
@@ -230,7 +252,7 @@ def test_what_is_noticed_again_and_again_is_kept_and_said_within_bounds(tmp_path
     monkeypatch.setattr(watching, "KEPT", 20)
     run = write_run(tmp_path, clients=2, rounds=10, detect={"watch": ["embedding"]})
     credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))
-    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", Pace())
+    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", RuntimeOptions())
     noticed = [Detection(i + 1, "embedding", 1 + i % 2, 0.1, 0.2) for i in range(1000)]
     for i in range(0, 1000, 50):
         party.watch.add(np.ones(50, bool), recorded=noticed[i : i + 50])
@@ -248,7 +270,7 @@ def test_what_is_noticed_again_and_again_is_kept_and_said_within_bounds(tmp_path
 def test_what_a_server_noticed_is_a_metric(tmp_path):
     run = write_run(tmp_path, clients=2, rounds=10, detect={})
     credentials = Credentials(("nats://127.0.0.1:1",), "test", "server", 0, clients=("bank", "shop"))
-    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", Pace())
+    party = assemble.server_party(assemble.replay(load(run)), credentials, tmp_path / "server", RuntimeOptions())
     noticed = [Detection(3, "error", None, 0.1, 0.2), *[Detection(5, "embedding", 2, 0.1, 0.2)] * 2]
     party.watch.add(np.ones(1, bool), recorded=noticed)
     lines = Metrics(party).text().decode().splitlines()

@@ -17,6 +17,7 @@ from rich.console import Console
 
 import anabranch as ab
 from anabranch.display import summary
+from anabranch.simulation.detectors import restored, state_of
 from anabranch.simulation.drift_detection import Detect, Detection, Watch
 from problems import bits
 
@@ -112,7 +113,7 @@ def test_wrong_settings_are_refused(settings, words):
 
 def test_without_river_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "river", None)
-    with pytest.raises(ab.ConfigError, match=r"pip install 'anabranch\[river\]'"):
+    with pytest.raises(ab.ConfigError, match=r"pip install '\.\[river\]'"):
         Detect()
 
 
@@ -246,6 +247,46 @@ def test_a_checkpoint_keeps_what_was_noticed():
     assert (other.detections, other.rounds) == (watch.detections, 6000)
     assert str(other.detections[0]).startswith("error, from 0.1")
     assert str(Detection(3, "embedding", 2, 0.5, None)) == "embedding of client 2"
+
+
+ALL = ("ADWIN", "DummyDriftDetector", "KSWIN", "NoDrift", "PageHinkley", "DDM", "EDDM", "FHDDM", "HDDMA", "HDDMW")
+OPTIONS = {
+    "DummyDriftDetector": {"trigger_method": "random", "t_0": 300, "w": 50},
+    "KSWIN": {"alpha": 0.01},
+    "FHDDM": {"short_window_size": 20},
+    "HDDMA": {"two_sided_test": True},
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_detector_goes_on_from_its_checkpoint(name):
+    detect = Detect(detector=name, options=OPTIONS.get(name, {}))
+    errors = np.random.default_rng(0).random(3000) < np.where(np.arange(3000) < 1500, 0.1, 0.6)
+    undisturbed, disturbed = Watch(detect, clients=2, seed=3), Watch(detect, clients=2, seed=3)
+    undisturbed.add(errors)
+    for block in np.split(errors, range(97, 3000, 97)):
+        disturbed.add(block)
+        state = json.loads(json.dumps(disturbed.state(), allow_nan=False))
+        disturbed = Watch(detect, clients=2, seed=3)
+        disturbed.restore(state)
+    assert disturbed.detections == undisturbed.detections
+    assert undisturbed.detections or name == "NoDrift"
+    assert not disturbed.began_anew
+
+
+@pytest.mark.parametrize("other", [Detect("DDM"), Detect(options={"delta": 0.1}), Detect(watch=("error", "embedding"))])
+def test_other_detectors_begin_anew_and_that_is_known(other):
+    watch = Watch(other, clients=2, seed=0)
+    watch.restore(watched(Detect()).state())
+    assert watch.began_anew
+
+
+def test_what_is_none_of_a_detectors_state_is_refused():
+    like = Detect("DDM").make(0)
+    with pytest.raises(ValueError, match="the state of a detector has"):
+        restored(state_of(Detect("EDDM").make(0)), like)
+    with pytest.raises(TypeError, match="which cannot be kept"):
+        state_of({"a": memoryview(b"")})
 
 
 def test_a_person_sees_how_often_and_where():

@@ -40,8 +40,9 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
     connect = sqlite3.connect
 
     def recorded(path: Path, **options: Any) -> sqlite3.Connection:
-        opened[path.name] = connect(path, **options)
-        return opened[path.name]
+        connection = connect(path, **options)
+        opened.setdefault(path.name, connection)  # who looks at its seal later closes it again
+        return connection
 
     def of(name: str) -> int:
         assert opened[name].execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -104,7 +105,7 @@ def test_a_client_with_a_source(
 ) -> None:
     write_key(tmp_path / "entity.key")
     with (tmp_path / "a.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["at", "x", "y"], [1, 2, 3]])
+        csv.writer(file).writerows([["at", "x", "y"], ["2026-01-01", 2, 3]])
     source = {"source": "csv", "path": "a.csv", "entity_key": "entity.key", "time": "at", "columns": ["x", "y"]}
     of_file(tmp_path, source, given)
     assert synced("inputs.sqlite") == asked

@@ -30,6 +30,7 @@ from anabranch.simulation.output import FILES
 from anabranch.storage.checkpoint import load
 from anabranch.storage.lock import locked
 from patience import PATIENCE, wait_for
+from private import open_to_others
 from real_federations import (
     SERVER,
     RealFederation,
@@ -274,7 +275,7 @@ def test_ctrl_c_ends_all_and_the_same_command_goes_on(tmp_path: Path) -> None:
 
     def up(*more: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "anabranch", "up", str(run), "--out", str(folder), "--quiet", *more]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, umask=0)
 
     # While the parties are starting.
     first = up()
@@ -294,6 +295,7 @@ def test_ctrl_c_ends_all_and_the_same_command_goes_on(tmp_path: Path) -> None:
     assert not processes_of(folder)
     rounds = json.loads((folder / "result.json").read_text())
     assert rounds["stopped"] == "interrupted"
+    assert not open_to_others(folder)
     assert 0 < rounds["rounds"] < 5000
 
     # Another process in the folder.

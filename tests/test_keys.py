@@ -23,7 +23,7 @@ from nats.aio.client import Client
 
 from anabranch.broker import keys
 from anabranch.broker.connect import _end, connect, disconnect, explain
-from anabranch.broker.credentials import Credentials, public_nkey, read_certificates
+from anabranch.broker.credentials import Credentials, proof, public_nkey, read_certificates
 from anabranch.broker.local import LocalBroker, find_binary
 from anabranch.broker.nats_conf import MAX_PAYLOAD, ServerConf, Tls, party_users
 from anabranch.errors import ConfigError, ConnectError
@@ -50,7 +50,8 @@ def copied(made: Path, tmp_path: Path) -> Path:
 
 def conf(folder: Path) -> ServerConf:
     nkeys = {name: public_nkey(folder / name / keys.SEED) for name in (*CLIENTS, "server")}
-    users = party_users("demo", nkeys["server"], [(name, nkeys[name]) for name in CLIENTS])
+    passwords = {name: proof(folder / name / keys.SEED, name) for name in nkeys}
+    users = party_users("demo", nkeys["server"], [(name, nkeys[name]) for name in CLIENTS], passwords=passwords)
     files = Tls(*(folder / "broker" / name for name in ("cert.pem", "key.pem", "ca.pem")))
     return ServerConf(port=-1, tls=files, users=users)
 

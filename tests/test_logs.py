@@ -260,10 +260,10 @@ def test_real_parties_say_little_and_nothing_of_a_sample(tmp_path):
                 lambda: counted(server, 'anabranch_notes_total{client="",kind="stranger"}') == FLOOD + 1, "strangers"
             )
             add("labels.csv", f"{EVENT}-{ROUNDS},{LABEL}")
-            wait_for(lambda: "row 41, column 'label': the label is not in 0..1" in log("server"), "a wrong label")
+            wait_for(lambda: "row 41, column 'label': a text is no label from 0 to 1" in log("server"), "a wrong label")
             add("bank.csv", f"{EVENT}-{ROUNDS},{FEATURE}x,1")
             add("labels.csv", f"{EVENT}-{ROUNDS},1")  # the bank is asked for what its file lacked, and reads it again
-            wait_for(lambda: "row 41, column 'x': the cell is not a number" in log("bank"), "a wrong feature")
+            wait_for(lambda: "row 41, column 'x': a text is not a number" in log("bank"), "a wrong feature")
             for name in NAMES:
                 assert counted(address(tmp_path, name), "anabranch_client_joined") == 1
             for process in processes.values():

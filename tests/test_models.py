@@ -181,3 +181,58 @@ def test_a_size_that_is_none_is_named(arguments, error, message):
     for make in (ab.models.linear, ab.models.mlp):
         with pytest.raises(error, match=message):
             make(*arguments)
+
+
+X = np.random.default_rng(0).normal(size=(7, 5))
+
+
+def test_a_model_takes_one_sample_or_a_batch_side_by_side_or_by_clients():
+    model = ab.models.mlp((3, 2), 4, hidden=[6], embedding=3, server=[5])
+    rows = np.stack([model(row) for row in X])
+    assert rows.shape == (7, 4)
+    for given in (X, [X[:, :3], X[:, 3:]], (X[:, :3].tolist(), X[:, 3:]), X.astype(np.float32)):
+        np.testing.assert_allclose(model(given), rows, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(model([X[0, :3], X[0, 3:]]), rows[0])
+    np.testing.assert_array_equal(model(X[0].tolist()), rows[0])
+    odds = np.exp(rows) / np.exp(rows).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(model.predict_proba(X), odds, rtol=1e-5)
+    np.testing.assert_allclose(model.predict_proba(X[0]), odds[0], rtol=1e-5)
+    np.testing.assert_array_equal(model.predict(X), rows.argmax(axis=1))
+    assert model.predict(X[2]) == rows[2].argmax()
+    assert type(model.predict(X[2])) is int
+
+
+def test_a_trained_model_knows_its_split_whatever_its_clients_are():
+    class Scaled(eqx.Module):
+        scale: jax.Array
+
+        def __call__(self, x):
+            return self.scale * x.sum()[None]
+
+    model = ab.SplitModel([Scaled(jnp.ones(2))] * 2, eqx.nn.Linear(4, 2, key=jax.random.key(0)))
+    assert model.widths is None
+    assert own_model().widths == (3, 2)
+    with pytest.raises(ab.ModelError, match="does not know how many features each client holds: give a list"):
+        model(X)
+    np.testing.assert_allclose(model(X, widths=(3, 2)), model([X[:, :3], X[:, 3:]]), rtol=1e-6)
+    stream = ab.streams.from_arrays([X[:, :3], X[:, 3:]], np.arange(7) % 2)
+    result = ab.simulate(model, stream, update=ab.OGD(), chunk=7)
+    np.testing.assert_array_equal(result.predict(X), result.model([X[:, :3], X[:, 3:]]).argmax(axis=1))
+    np.testing.assert_array_equal(result.predict_proba(X), result.model.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (X[:, :4], r"x has shape \(7, 4\), but the clients hold 5 features together"),
+        (3.0, r"x has shape \(\), but"),
+        ([X[:, :3]], "x is a list of 1, but the model has 2 clients"),
+        ([X[:, :2], X[:, 2:]], r"but the clients hold \(3, 2\) features"),
+        ([X[:, :3], X[0, 3:]], "all are"),
+        ([X[:3, :3], X[:, 3:]], "with one n"),
+    ],
+)
+def test_samples_that_do_not_fit_are_named(x, words):
+    for use in (own_model(), own_model().predict):
+        with pytest.raises(ab.ModelError, match=words):
+            use(x)

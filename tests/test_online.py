@@ -8,10 +8,15 @@ import pickle
 import random
 import signal
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 
 import equinox as eqx
 import jax
 import numpy as np
+import pandas
+import pyarrow
 import pytest
 from river import checks, compose, datasets, evaluate, linear_model, metrics, preprocessing
 
@@ -158,6 +163,136 @@ def test_classes_become_known_as_they_are_seen():
     with pytest.raises(ab.DataError, match="no hash"):
         model.learn_one(SAMPLES[0], ["a list"])
     assert pickle.dumps(model) == before
+
+
+NO_LABELS = [
+    None,
+    float("nan"),
+    np.float16("nan"),
+    pandas.NA,
+    pandas.NaT,
+    np.datetime64("NaT"),
+    np.timedelta64("NaT"),
+    Decimal("NaN"),
+    Decimal("sNaN"),
+    np.ma.masked,
+    pyarrow.scalar(None, pyarrow.int64()),
+    "",
+]
+
+
+@pytest.mark.parametrize("label", NO_LABELS, ids=repr)
+def test_a_label_that_is_not_there_is_no_class(label):
+    model = taught(0, classes=3)
+    model.learn_one(SAMPLES[0], 0)
+    before = pickle.dumps(model)
+    with pytest.raises(ab.DataError, match="which says that there is none"):
+        model.learn_one(SAMPLES[1], label)
+    assert pickle.dumps(model) == before
+    assert list(model.predict_proba_one(SAMPLES[0])) == [0]
+
+
+@pytest.mark.parametrize("value", NO_LABELS[:-1], ids=repr)
+def test_a_feature_that_is_not_there_counts_as_missing(value):
+    model, x = taught(missing=0.5), SAMPLES[9]
+    assert model.predict_proba_one({**x, "b": value}) == model.predict_proba_one({**x, "b": 0.5})
+
+
+def test_values_of_other_libraries_are_numbers_and_times_are_not():
+    model, x = taught(), {**SAMPLES[9], "b": 0.5}
+    for value in (np.float32(0.5), np.array(0.5), jax.numpy.float32(0.5), pyarrow.scalar(0.5), Decimal("0.5")):
+        assert model.predict_proba_one({**x, "b": value}) == model.predict_proba_one(x)
+    for value in ("", np.datetime64(5, "ns"), np.timedelta64(5), 1j):
+        with pytest.raises(ab.DataError, match=r"feature 'b' of client 'one' is .*, but a number is needed"):
+            model.predict_one({**x, "b": value})
+
+
+@pytest.mark.parametrize(
+    ("labels", "known"),
+    [
+        ([1, 1.0, True, np.int64(1), np.float32(1), np.bool_(True), np.array(1), Decimal(1), pyarrow.scalar(1)], 1),
+        (["a", np.str_("a"), np.array("a"), pyarrow.scalar("a")], "a"),
+        ([jax.numpy.int32(1), 1], 1),
+    ],
+)
+def test_equal_labels_are_one_class_in_pythons_own_type(labels, known):
+    model = taught(0, classes=2)
+    for label in labels:
+        model.learn_one(SAMPLES[0], label)
+    assert model.predict_proba_one(SAMPLES[0]) == {known: 1.0}
+    assert type(model.predict_one(SAMPLES[0])) is type(known)
+
+
+def test_the_empty_text_is_a_class_where_it_is_listed_and_a_missing_value_never():
+    model = taught(0, classes=["", "a"])
+    model.learn_one(SAMPLES[0], "")
+    assert model.rounds == 1
+    with pytest.raises(ab.ConfigError, match="a missing value is no class"):
+        taught(0, classes=["a", pandas.NA])
+
+
+@pytest.fixture
+def eager():
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("eager")
+def test_while_one_thread_teaches_others_see_whole_rounds_only():
+    settings = {"classes": 3, "update": ab.DLR(4, 0.9)}
+    reference = taught(0, **settings)
+    odds, states = [reference.predict_proba_one(SAMPLES[0])], [bits(reference.trained)]
+    for x, y in zip(SAMPLES, Y.tolist(), strict=True):
+        reference.learn_one(x, y)
+        odds.append(reference.predict_proba_one(SAMPLES[0]))
+        states.append(bits(reference.trained))
+
+    model = taught(0, **settings)
+    asked, done = threading.Event(), threading.Event()
+
+    def ask():
+        found = []
+        while not done.is_set() or not found:
+            found.append(model.predict_proba_one(SAMPLES[0]))
+            asked.set()
+        return found
+
+    def copies():
+        found = []
+        while not done.is_set() or not found:
+            found.append(pickle.loads(pickle.dumps(model)))
+        return found
+
+    with ThreadPoolExecutor() as threads:
+        asking, copying = threads.submit(ask), threads.submit(copies)
+        asked.wait()
+        try:
+            for x, y in zip(SAMPLES, Y.tolist(), strict=True):
+                model.learn_one(x, y)
+        finally:
+            done.set()
+        assert all(each in odds for each in asking.result())
+        assert all(bits(each.trained) == states[each.rounds] for each in copying.result())
+    assert bits(model.trained) == states[-1]
+
+
+@pytest.mark.usefixtures("eager")
+def test_what_two_threads_teach_is_learnt_once():
+    model = taught(0)
+
+    def teach(_):
+        for _ in range(20):
+            model.learn_one(SAMPLES[0], 1)
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(teach, range(2)))
+    once = taught(0)
+    for _ in range(40):
+        once.learn_one(SAMPLES[0], 1)
+    assert (model.rounds, bits(model.trained)) == (40, bits(once.trained))
 
 
 def test_a_class_that_is_not_listed_is_refused():

@@ -4,11 +4,14 @@ import csv
 import dataclasses
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib import pyplot
+from matplotlib.figure import Figure
 from safetensors.numpy import load_file
 
 import anabranch as ab
@@ -51,7 +54,7 @@ def test_the_files_say_what_the_result_says(
 ) -> None:
     folder = output.prepare(tmp_path / "my run", "rooms")
     described = output.write(folder.path, result, origin)
-    assert sorted(file.name for file in folder.path.iterdir()) == sorted(output.FILES)
+    assert sorted(file.name for file in folder.path.iterdir()) == sorted([*output.FILES, output.STATE])
 
     def never(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
@@ -73,6 +76,21 @@ def test_the_files_say_what_the_result_says(
     arrays = load_file(folder.path / "model.safetensors")
     assert arrays.keys() == result.model.to_arrays().keys()
     assert all(np.array_equal(arrays[name], array) for name, array in result.model.to_arrays().items())
+
+
+def test_a_result_draws_its_curve_and_gives_it_as_a_table(result: ab.Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    axes = Figure().subplots()
+    assert result.plot(axes) is axes
+    assert [line.get_ydata().tolist() for line in axes.lines] == [each.tolist() for each in result.curve[1:]]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("rounds", "error rate")
+    monkeypatch.setattr(pyplot, "figure", Figure)
+    assert len(result.plot().lines) == 2
+    table = result.to_pandas()
+    assert list(table.columns) == ["rounds", "run_time_error", "accumulated_error"]
+    np.testing.assert_array_equal(table.to_numpy(), np.column_stack(result.curve))
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ab.ConfigError, match="pip install pandas"):
+        result.to_pandas()
 
 
 @pytest.mark.parametrize("points", [0, 1, 3])
@@ -145,13 +163,13 @@ def test_a_file_is_written_completely_or_not_at_all(
         output.write(tmp_path, empty(result), origin)
     assert (tmp_path / "curve.csv").read_bytes() == before
     left = sorted(file.name for file in tmp_path.iterdir())
-    assert left == ["curve.csv", "curve.png", "model.safetensors"]  # without a result.json it is no result
+    assert left == ["curve.csv", "curve.png", "model.safetensors", "state"]  # without a result.json it is no result
 
 
 def test_a_result_of_simulate_is_saved_without_a_configuration(tmp_path: Path, result: ab.Result) -> None:
     folder = output.save(result, tmp_path / "a" / "b")
     assert folder == tmp_path / "a" / "b"
-    assert sorted(file.name for file in folder.iterdir()) == sorted(output.FILES)
+    assert sorted(file.name for file in folder.iterdir()) == sorted([*output.FILES, output.STATE])
     read = json.loads((folder / "result.json").read_text())
     assert read == json.loads(json.dumps(result.describe()))
     assert read["client_seconds"] > 0

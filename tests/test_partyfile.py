@@ -27,6 +27,9 @@ from anabranch.parties import build_party as own
 from anabranch.protocol.memory import InMemory
 from anabranch.protocol.messages import Welcome
 from anabranch.simulation.chunks import Chunk
+from anabranch.sources.features import Features, schema_digest
+from anabranch.tables import Column, TableForm
+from anabranch.tables.columns import Classes
 
 ROUNDS = 120
 COLUMNS = {"bank": ["amount", "age"], "shop": ["items"]}
@@ -219,7 +222,7 @@ def test_a_client_that_lacks_an_event_is_replaced_as_its_policy_says(folder: Pat
 
 
 def test_the_schema_that_the_server_demands(folder: Path) -> None:
-    digests = [tables.schema_digest(COLUMNS[name], MEAN[name], STD[name]) for name in COLUMNS]
+    digests = [schema_digest(COLUMNS[name], MEAN[name], STD[name]) for name in COLUMNS]
     text = server_text().replace('name = "bank"', f'name = "bank"\nschema = "{digests[1]}"')
     server, (bank, shop) = parties(folder, text, *map(client_text, COLUMNS))
     assert [bank.conversation.schema, shop.conversation.schema] == digests
@@ -231,13 +234,13 @@ def test_the_schema_that_the_server_demands(folder: Path) -> None:
 
 
 def test_a_digest_knows_names_order_and_scaling(folder: Path) -> None:
-    one = tables.schema_digest(["a", "b"], [0.0, 1.0], [1.0, 1.0])
+    one = schema_digest(["a", "b"], [0.0, 1.0], [1.0, 1.0])
     assert len(one) == 16
     others = [
-        tables.schema_digest(["b", "a"], [0.0, 1.0], [1.0, 1.0]),
-        tables.schema_digest(["a", "b"], [0.0, 1.0], [1.0, 2.0]),
-        tables.schema_digest(["a", "b"], None, None),
-        tables.schema_digest(["ab"], None, None),
+        schema_digest(["b", "a"], [0.0, 1.0], [1.0, 1.0]),
+        schema_digest(["a", "b"], [0.0, 1.0], [1.0, 2.0]),
+        schema_digest(["a", "b"], None, None),
+        schema_digest(["ab"], None, None),
     ]
     assert len({one, *others}) == 5
 
@@ -356,11 +359,15 @@ def features(path: Path, columns: tuple[str, ...] = ("a", "b")) -> tables.TableF
 
 WRONG_DATA = [
     ("order,fraud\n", "the file has no rows"),
-    ("order,fraud\nx,0\ny,2\n", "row 2, column 'fraud': the label is not in 0..1"),
-    ("order,fraud\nx,0\ny,0.5\n", "row 2, column 'fraud': the label is not a whole number"),
+    (
+        "order,fraud\nx,0\ny,2\n",
+        "row 2, column 'fraud': a text is no label from 0 to 1: is the number of classes right?",
+    ),
+    ("order,fraud\nx,0\ny,0.5\n", "row 2, column 'fraud': a text is no whole number from 0 on"),
     ("order,fraud\nx,0\ny,\n", "row 2, column 'fraud': the cell is empty"),
-    ("order,fraud\nx,0\n ,1\n", "row 2, column 'order': the cell is empty"),
+    ("order,fraud\nx,0\n ,1\n", "row 2, column 'order': the id is empty"),
     ("order,fraud\nx,0\ny,1\nx,1\n", "row 3, column 'order': this event is in row 1 too, but each has one row"),
+    ("order,fraud\nx,0\ny,yes\n", "row 2, column 'fraud': a text is not a number: name labels that are texts"),
     ("order,fraude\nx,0\n", "has no column 'fraud'. Did you mean 'fraude'?"),
     ("order,fraud\nx,0,1\n", "row 1 has 3 cells, expected 2"),
 ]
@@ -379,7 +386,7 @@ def test_wrong_labels_are_named(text: str, message: str, tmp_path: Path) -> None
 def test_wrong_features_are_named(tmp_path: Path) -> None:
     path = tmp_path / "bank.csv"
     for text, message in (
-        ("order,a,b\nx,1,2\ny,1,many\n", "row 2, column 'b': the cell is not a number"),
+        ("order,a,b\nx,1,2\ny,1,many\n", "row 2, column 'b': a text is not a number"),
         ("order,a,b\nx,1,1e300\n", "row 1, column 'b': the number is larger than float32 holds"),
         ("order,a\nx,1\n", "has no column 'b'"),
         ("order,a,b\n", "the file has no rows"),
@@ -389,6 +396,44 @@ def test_wrong_features_are_named(tmp_path: Path) -> None:
             features(path)
     with pytest.raises(ab.DataError, match=r"nowhere\.csv: no such file"):
         features(tmp_path / "nowhere.csv")
+
+
+def test_a_plain_tables_columns_have_rules(tmp_path: Path) -> None:
+    """What was seen so far is that of the rows before, also when the file has grown."""
+    path = tmp_path / "bank.csv"
+    path.write_text("order;a;w\nx;1,5;N\n".replace(",", ".") + "y;?;S\n", encoding="utf-16")
+    columns = [Column("a", missing="mean"), Column("w", "category", values=("N",))]
+    found = tables.TableFeatures(path, "order", columns, form=TableForm(separator=";"))
+    assert found.width == 3
+    assert [found.look(each).tolist() for each in (b"x", b"y")] == [[1.5, 1, 0], [1.5, 0, 1]]  # type: ignore[union-attr]
+    assert found.schema == Features(columns).schema
+    assert (
+        found.schema
+        != tables.TableFeatures(path, "order", columns, form=TableForm(separator=";", missing_values=("?",))).schema
+    )
+
+
+def test_labels_that_are_texts_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text("order,fraud\n1.0,yes\n2.0,no\n123456789012.0,yes\n")
+    held = tables.TableLabels(path, "order", "fraud", Classes.named(["no", "yes"]))
+    assert held.take(9) == [(b"1", 1), (b"2", 0), (b"123456789012", 1)]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ('classes = ["no", "maybe", "yes"]', "labels.classes names 3 labels, but model.classes is 2"),
+        ('classes = ["no", "no"]', "names a label twice"),
+        ('encoding = "utf-9"', "encoding is 'utf-9'"),
+        ('separator = ";;"', "separator is ';;'"),
+    ],
+)
+def test_what_a_servers_file_says_of_its_labels_is_checked(folder: Path, more: str, said: str) -> None:
+    path = folder / "server.toml"
+    path.write_text(server_text().replace('label = "fraud"', f'label = "fraud"\n{more}'))
+    with pytest.raises(ab.ConfigError, match=said):
+        own.server_party(partyfile.load(path), credentials(0), folder / "state")  # type: ignore[arg-type]
 
 
 def test_parquet_says_the_same_as_csv(tmp_path: Path) -> None:
@@ -475,6 +520,15 @@ def test_labels_that_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
+def test_a_line_that_is_being_written_is_left_whatever_the_file_is_called(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "labels.txt"
+    mark = "" if encoding == "utf-8" else "\ufeff"
+    for end, expected in (("", [(b"x", 0)]), ("\n", [(b"x", 0), (b"y", 1)])):
+        path.write_bytes((mark + "order,fraud\nx,0\ny,1" + end).encode(encoding))
+        assert labels(path, follow=True).take(9) == expected
+
+
 def test_a_file_of_labels_may_be_away_while_it_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -549,6 +603,7 @@ def test_features_that_come_later_are_found(
     assert held.look(b"z") is None
     path.write_text("order,a,b\nx,1,2\ny,3,four\n")
     assert held.look(b"z") is None
-    assert "row 2, column 'b': the cell is not a number; going on with what it had before" in caplog.text
+    assert "row 2, column 'b': a text is not a number: " in caplog.text
+    assert "; going on with what it had before" in caplog.text
     assert "four" not in caplog.text
     assert held.look(b"x") is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +18,9 @@ from anabranch.federation.server import ServerParty
 from anabranch.federation.source_client import SourcedRoom
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Note, Predicted, Send
-from anabranch.protocol.server.missing import Skip, Wait, Zero
+from anabranch.protocol.server.missing import HOPELESS, HOW, Skip, Wait, Zero
 from anabranch.protocol.server.pending_rounds import Late, Stored
+from anabranch.sources.base import Notes
 from anabranch.storage.pending_labels import Waiting
 from conversations import answer, hello_of, joined, told
 from federations import Setting, name, sent
@@ -56,6 +56,21 @@ def test_a_client_that_does_not_know_an_event_yet_is_asked_again():
     assert (server.unknowing(), server.awaited(), server.room) == ([1], [], 0)
     (done,) = predicted(server.receive(1, reply(server, 1, [0]), 1.2))
     assert (done.number, done.missing, server.unknowing()) == (0, (0, 0), [])
+
+
+def test_an_event_with_a_value_that_a_client_cannot_use_is_not_waited_for():
+    """It is predicted without, though its policy is to wait; a client that comes again is asked again."""
+    server = joined(CALM)
+    session = server.seats[0].session
+    server.questions.ask([b"0", b"1"], 0.0, first=0)
+    server.receive(2, reply(server, 2, [0, 1]), 0.1)
+    actions = server.receive(1, m.Unusable(session, (b"0", b"elsewhere")), 0.1)
+    (done,) = predicted(actions)
+    assert (done.event, done.prediction, done.missing) == (b"0", None, (HOW.index("skip"), 0))
+    assert [each.text for each in actions if isinstance(each, Note)] == [f"client 1: {HOPELESS}"]
+    assert not server.receive(1, m.Unusable(session, (b"0",)), 0.2)
+    (done,) = predicted(server.receive(1, reply(server, 1, [1]), 0.3))
+    assert (done.event, done.missing) == (b"1", (0, 0))
 
 
 def test_an_event_that_nobody_knows_is_said_to_be_waited_for():
@@ -170,6 +185,8 @@ def test_who_keeps_features_for_a_round_of_which_nothing_comes_is_told():
 class Listed:
     """Happenings that are all there."""
 
+    found_none = 0
+
     def __init__(self, *happenings: Happening) -> None:
         self._left = list(happenings)
 
@@ -204,7 +221,7 @@ def test_what_was_predicted_before_the_setting_was_changed_is_learnt_from_as_it_
         number = room.number(1)
         logits, row = np.zeros(2, np.float32), np.ones(4, np.float32)
         room.predicted(Predicted(0, b"%d" % number, number, 0, logits, row, np.ones(2, bool), (0, 0), (3, 0)))
-        waiting.label(b"%d" % number, 1, 0.0)
+        waiting.label(b"%d" % number, 1, 0)
         if stored:
             ready, lates = room.alike(room.ready(5))
             assert ([each.event for each in ready], lates[0].stored) == ([b"0"], None)
@@ -217,35 +234,38 @@ def test_what_was_predicted_before_the_setting_was_changed_is_learnt_from_as_it_
 
 def test_a_log_that_is_ahead_of_the_file_keeps_an_event_from_being_learnt_again(tmp_path: Path):
     waiting = Waiting(tmp_path / "waiting", most=10, expiry=None, durable=True)
-    waiting.add(b"a", 0, b"", 0.0)
+    waiting.add(b"a", 0, b"", 0)
     waiting.learnt([b"a", b"b"])  # neither label, nor the second event, had reached the file
     assert not waiting.is_ready
     assert waiting.knows(b"b")
-    assert waiting.label(b"b", 1, 0.0) == "duplicate"
-    waiting.add(b"c", 1, b"", 0.0)
-    waiting.label(b"c", 1, 0.0)
+    assert waiting.label(b"b", 1, 0) == "duplicate"
+    waiting.add(b"c", 1, b"", 0)
+    waiting.label(b"c", 1, 0)
     assert waiting.is_ready
 
 
 def test_a_server_says_at_powers_of_ten_why_events_are_not_learnt_from(caplog: pytest.LogCaptureFixture) -> None:
     server = ServerParty.__new__(ServerParty)
-    server._gone, server._say_gone, server._log = Counter(), {}, logging.getLogger("test")
+    server._losses = Notes(Counter(), "", logging.getLogger("test").warning)
     forgotten: list[bytes] = []
     server.conversation = SimpleNamespace(forget=forgotten.extend)
     server._do = AsyncMock()
 
     async def main() -> None:
         for _ in range(25):
-            await server._forget([b"a"], "they are many")
-        await server._forget([b"b"] * 80, "they are late")
-        await server._forget([], "nothing")
-        await server._forget([b"a"] * 80, "they are many")
+            await server._forget([b"a"], "crowded out", "they are many")
+        await server._forget([b"b"] * 80, "expired", "they are late")
+        await server._forget([], "expired", "nothing")
+        await server._forget([b"a"] * 80, "crowded out", "they are many")
 
     asyncio.run(main())
     assert len(forgotten) == 185
     assert [each.getMessage().partition("since ")[2] for each in caplog.records] == [
-        "they are many: 1 by now", "they are many: 10 by now", "they are late: 80 by now", "they are many: 105 by now",
-    ]  # fmt: skip
+        "they are many",
+        "they are many (crowded out: 10 by now)",
+        "they are late (expired: 80 by now)",
+        "they are many (crowded out: 105 by now)",
+    ]
 
 
 def test_labels_that_keep_a_server_open_are_counted(tmp_path: Path) -> None:
@@ -258,5 +278,5 @@ def test_labels_that_keep_a_server_open_are_counted(tmp_path: Path) -> None:
     room.number(1)
     room.predicted(Predicted(0, b"c", 0, 0, None, None, nothing, (0, 0), (0, 0)))
     assert (room.kept_open_by, room.over) == (2, False)
-    waiting.expire(time.time() + 61.0)
+    room.expect_no_event()
     assert (room.kept_open_by, room.over) == (0, True)

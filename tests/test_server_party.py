@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 import weakref
@@ -21,7 +22,7 @@ from anabranch.federation.server import ServerParty
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Played
 from anabranch.protocol.codec import encode
-from anabranch.protocol.server.missing import Wait, Zero
+from anabranch.protocol.server.missing import HOW, Wait, Zero
 from anabranch.protocol.server.totals import Ledger
 from anabranch.storage.round_log import RoundLog
 from conversations import hello_of, told
@@ -51,6 +52,26 @@ def test_a_block_that_diverged_in_its_first_round_adds_nothing() -> None:
     added.add(Played(0, (), ()))
     assert math.isnan(added.error_rate)
     assert (added.rounds, added.activations.tolist()) == (0, [0, 0])
+
+
+def test_rounds_that_are_dropped_are_counted_and_told_when_they_are_ten_times_as_many(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = party(TWO, tmp_path)
+    dropped = m.Record(b"e", 1, np.zeros(2, bool), (0, HOW.index("skip")), (-1, -1), np.zeros(0, np.float32))
+    caplog.set_level(logging.WARNING, "anabranch")
+
+    async def main() -> None:
+        for first, n in ((0, 1), (1, 7), (8, 4), (12, 30)):
+            await server._played(Played(first, (dropped,) * n, (None,) * n))
+
+    asyncio.run(main())
+    assert (server.ledger.rounds, server.ledger.skipped) == (42, 42)
+    assert [each.partition(" (")[2] for each in caplog.messages] == ["", "dropped round: 12 by now)"]
+    arrays, values = server.ledger.state()
+    again = ledger(TWO)
+    again.restore(arrays, values)
+    assert again.skipped == 42
 
 
 def test_no_embeddings_are_held_until_rounds_are_added_up() -> None:

@@ -612,7 +612,9 @@ WORKER = """
 import os, random, sys
 from pathlib import Path
 import numpy as np
-from anabranch.store import RoundLog, load, locked, save
+from anabranch.storage.checkpoint import load, save
+from anabranch.storage.lock import locked
+from anabranch.storage.round_log import RoundLog
 
 os.fsync = lambda descriptor: None  # what a killed process wrote is there without it
 folder = Path(sys.argv[1])
@@ -694,7 +696,8 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 from anabranch.errors import OutputError
-from anabranch.store import RoundLog, load, save
+from anabranch.storage.checkpoint import load, save
+from anabranch.storage.round_log import RoundLog
 
 folder = Path(sys.argv[1])
 save(folder, {"w": np.zeros(10)}, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
 import random
@@ -13,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,13 @@ import joblib
 import psutil
 import pytest
 from joblib.externals.loky import get_reusable_executor
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
+import anabranch as ab
 import deadly
 from anabranch import cli
+from anabranch.cli import trials
 from anabranch.errors import ClusterError
 from anabranch.storage.lock import locked
 from anabranch.sweep import backend, folder, parallel
@@ -34,6 +39,7 @@ from anabranch.sweep.file import read
 from anabranch.sweep.folder import TrialFolder
 from anabranch.sweep.progress import SweepProgress
 from anabranch.sweep.run import Sweep, run_trials
+from anabranch.sweep.table import Group, Row
 from anabranch.sweep.trial import Trial, run_trial
 from clusters import cluster
 from small_runs import SMALL_MODEL, write_digits, write_rooms
@@ -180,6 +186,17 @@ def wait_for(process: subprocess.Popen[str], out: Path, count: int) -> list[psut
     return workers(psutil.Process(process.pid))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_take_neither_ctrl_c_nor_sigterm_from_their_first_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    get_reusable_executor().shutdown(kill_workers=True)  # of an earlier test
+    monkeypatch.setattr(parallel, "attempt", lambda trial, versions: Path("/proc/self/status").read_text())
+    with backend.connected(TWO) as jobs, parallel._attempts([None, None], jobs) as said:
+        for each in said:
+            held_back = int(re.search(r"SigBlk:\s*(\w+)", each)[1], 16)
+            assert held_back >> signal.SIGINT - 1 & 1
+            assert held_back >> signal.SIGTERM - 1 & 1
+
+
 def test_a_sweep_that_is_stopped_and_killed_goes_on_to_the_same_results() -> None:
     data = str(write_digits(Path("digits")))
     Path("a.toml").write_text(
@@ -242,6 +259,34 @@ def test_the_table_says_how_to_run_the_best_again() -> None:
     again = json.loads(Path("again/result.json").read_text())
     of_seed_1 = [each for each in described["trials"] if each["labels"] == {"learning_rate": rates[0], "seed": 1}]
     assert again["accumulated_error"] == of_seed_1[0]["accumulated_error"]
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_sweep_from_python_is_that_of_the_command_line_and_goes_on(tmp_path: Path) -> None:
+    file = write_sweep("learning_rate = [0.1, 1e9]\nseed = [1, 2]")
+    assert anabranch_("sweep", file, "--out", "out").exit_code == 0
+    before = files(Path("out"))
+    base = {**tomllib.loads(Path("own/rooms.toml").read_text()), "rounds": 200, "update": {"name": "OGD"}}
+    base["stream"]["path"] = "own/rooms.csv"
+    grid = {"learning_rate": [0.1, 1e9], "seed": [1, 2]}
+    swept = ab.run_sweep(base, grid, folder="out")  # each trial is found
+    assert files(Path("out")) == before
+    assert swept.folder == Path("out")
+    assert swept.best == {"learning_rate": 0.1}
+    assert [(row["learning_rate"], row["seed"], row["diverged"] is None) for row in swept.rows] == [
+        (0.1, 1, True), (0.1, 2, True), (1e9, 1, False), (1e9, 2, False),
+    ]  # fmt: skip
+    assert [swept.records[row["key"]]["accumulated_error"] for row in swept.rows] == [
+        row["accumulated_error"] for row in swept.rows
+    ]
+    assert swept.to_pandas()["seed"].tolist() == [1, 2, 1, 2]
+    wider = ab.run_sweep("own/rooms.toml", {"seed": [3]}, folder=tmp_path / "else", workers=1)
+    assert [row["seed"] for row in wider.rows] == [3]
+    assert (tmp_path / "else" / "best.toml").exists()
+    with pytest.raises(ab.ConfigError, match=r"grid: there is no setting or section 'sed'\. Did you mean 'seed'"):
+        ab.run_sweep(base, {"sed": [3]}, folder="out")
+    with pytest.raises(ab.ConfigError, match=r"out holds trials that do not go together with these: settings.rounds"):
+        ab.run_sweep({**base, "rounds": 100}, grid, folder="out")
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -337,7 +382,10 @@ def test_what_is_wrong_is_said_before_anything_is_run(monkeypatch: pytest.Monkey
         monkeypatch.setitem(sys.modules, module, None)
         swept = anabranch_("sweep", "rates.toml", "--backend", name, "--address", "127.0.0.1:1")
         assert swept.exit_code == 2
-        assert f"the back end {name} is not installed: pip install 'anabranch[{name}]'" in swept.stderr
+        assert (
+            f"the back end {name} is not installed: in the folder of Anabranch's source: pip install '.[{name}]'"
+            in swept.stderr
+        )
 
 
 @pytest.mark.parametrize("kind", ["ray", "dask"])
@@ -356,3 +404,19 @@ def check_cluster(swept: Sweep, trials: list[Trial]) -> None:
     assert swept.failed[trials[1].key].startswith("its process died (")
     assert same(swept.records[trials[2].key]) == same(run_trial(trials[2]))
     assert len(swept.records) == 3
+
+
+def test_the_ranking_cuts_no_column_where_there_is_little_room() -> None:
+    numbers = {"accumulated_error": 0.1234, "run_time_error": 0.2, "diverged": None, "activation_rate": 0.5}
+    values = numbers | {"MB": 1234.5, "seconds": 1.0, "key": "a", "failed": None}
+    labels = {"learning_rate": 0.003, "update.name": "DLR", "activation.threshold": 0.01}
+    rows = [Row(None, values), Row(None, values | {"diverged": 7})]  # type: ignore[arg-type]
+    groups = [Group(labels, rows, 3)]
+    for width in (60, 80, 100, 160):
+        console = Console(record=True, width=width, force_terminal=True, color_system=None, file=io.StringIO())
+        trials.ranking(console, groups, [*labels, "seed"])
+        text = console.export_text()
+        assert "…" not in text
+        for part in ("0.003", "DLR", "0.01", "0.1234", "diverged"):
+            assert part in text
+        assert ("There is no room here for" in text) == (width < 160)

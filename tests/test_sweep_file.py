@@ -20,7 +20,7 @@ from anabranch.config.load import Override, load
 from anabranch.config.run import Config
 from anabranch.errors import ConfigError, DataError, OutputError
 from anabranch.report.trials import read_trials
-from anabranch.sweep import backend, estimate, file, folder, progress, table
+from anabranch.sweep import estimate, file, folder, progress, table
 from anabranch.sweep.folder import TrialFolder
 from anabranch.sweep.progress import SweepProgress
 from anabranch.sweep.run import Sweep
@@ -384,16 +384,6 @@ def test_a_record_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypa
     with pytest.raises(OutputError, match=f"cannot write the trials into {tmp_path}: No space left on device"):
         kept.put({"key": "a"})
     assert kept.get("a") is None
-
-
-def test_no_room_for_temporary_files_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(**options: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(backend.tempfile, "TemporaryDirectory", full)
-    message = "cannot write compiled programs among the temporary files: No space left on device"
-    with pytest.raises(OutputError, match=message), backend.connected(backend.Backend()):
-        pass
 
 
 def test_a_trial_asks_for_its_data_and_a_sweep_for_its_versions(tmp_path: Path) -> None:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 
-INTERRUPTED = 130
-"""As in `anabranch.cli.common`, which takes a moment to import."""
+from anabranch import interrupt
 
 
 def main() -> None:
-    """Import the commands, where Ctrl-C ends the process at once and without a word, and run one."""
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if usual:  # else it is ignored, or somebody else's
-        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    """Take Ctrl-C and SIGTERM before anything else, and run a command."""
+    party = sys.argv[1:2] in (["server"], ["client"])
+    interrupt.begin(interrupt.OF_A_PARTY if party else interrupt.OF_A_COMMAND)
     from anabranch.cli import main as run
 
-    if usual:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         run()
-    except KeyboardInterrupt:  # before a command has begun
-        sys.exit(INTERRUPTED)
+    finally:
+        interrupt.finish()
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from anabranch.notes import error as error
+from anabranch.notes import note as note
 from anabranch.simulation.metrics import RUN_TIME_WINDOW
 from anabranch.simulation.output import FILES
 from anabranch.simulation.traffic import MB
@@ -130,16 +132,6 @@ def notices(console: Console) -> Iterator[None]:
 
         warnings.showwarning = show
         yield
-
-
-def note(console: Console, text: str) -> None:
-    """Something that the person should know."""
-    console.print(Text.assemble(("Note: ", "yellow"), text), soft_wrap=True, highlight=False)
-
-
-def error(console: Console, text: str) -> None:
-    """What is wrong."""
-    console.print(Text.assemble(("Error: ", "bold red"), text), soft_wrap=True, highlight=False)
 
 
 def summary(console: Console, result: Result, title: str, folder: Path) -> None:

@@ -7,6 +7,7 @@
         ├── ConfigError           a setting is unknown, misspelt or out of range (also a ValueError)
         ├── ModelError            a model does not fit its data or its parts (also a ValueError)
         ├── DataError             a file, a row, a feature or a label is wrong (also a ValueError)
+        ├── UnsupportedSystemError  the system is Windows without WSL (also an ImportError)
         ├── OutputError           a result cannot be written (also an OSError)
         ├── CheckpointError       what a party kept on disk is damaged or unknown (also a ValueError)
         ├── MessageError          what another party sent is no message (also a ValueError)
@@ -52,6 +53,10 @@ class DataError(AnabranchError, ValueError):
     """
 
     result: Result | None = None
+
+
+class UnsupportedSystemError(AnabranchError, ImportError):
+    """The system is not one that Anabranch runs on."""
 
 
 class OutputError(AnabranchError, OSError):
@@ -133,6 +138,15 @@ def counted(count: int, thing: str) -> str:
     ('1 client', '2 clients')
     """
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def with_extra(extra: str) -> str:
+    """How to install what an extra of this package needs. It is on no package index yet, so from its source.
+
+    >>> with_extra("river")
+    "in the folder of Anabranch's source: pip install '.[river]'"
+    """
+    return f"in the folder of Anabranch's source: pip install '.[{extra}]'"
 
 
 def kind_of(value: Any) -> str:

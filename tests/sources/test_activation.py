@@ -96,3 +96,11 @@ def test_it_goes_on_after_a_restart() -> None:
 def test_wrong_thresholds_are_refused(threshold: Any, columns: list[str]) -> None:
     with pytest.raises(ConfigError, match="threshold"):
         SendOnDelta(threshold, columns)
+
+
+def test_a_value_that_means_none_has_not_moved_far() -> None:
+    rule = SendOnDelta(1.0, ["a"], missing_values=("-200",))
+    values = [5.0, -200.0, "-200", 5.5, -201.0]
+    assert [rule.touches(Reading("x", t, {"a": a}), np.zeros(1)) for t, a in enumerate(values)] == [
+        True, True, False, True, True,
+    ]  # fmt: skip

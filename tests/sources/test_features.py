@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +43,7 @@ def test_plain_columns_are_taken_in_order_and_scaled_by_constants() -> None:
 
 
 @pytest.mark.parametrize(("missing", "expected"), [("zero", 0.0), ("mean", 3.0), (7, 7.0), (-1.5, -1.5)])
-@pytest.mark.parametrize("value", [None, "", "  ", float("nan"), np.float32("nan"), Decimal("NaN"), "nan"])
+@pytest.mark.parametrize("value", [None, "", "  ", float("nan"), np.float32("nan"), Decimal("NaN"), "nan", pandas.NA])
 def test_something_stands_in_for_a_missing_number(missing: Any, expected: float, value: Any) -> None:
     features = Features([Column("a", missing=missing)])
     assert played(features, {"a": 2}, {"a": 4}, {"a": value}, {"a": value}, {"a": 1})[2:] == [

@@ -12,6 +12,7 @@ import pytest
 from anabranch.errors import AwayError, CheckpointError
 from anabranch.sources.features import Column, Features
 from anabranch.sources.inputs import Inputs
+from anabranch.storage.event_ids import Names
 from anabranch.storage.feature_store import KeptInputs
 
 FEATURES = Features([Column("a", missing="mean", standardise=True)])
@@ -30,6 +31,23 @@ def test_an_entity_that_changes_changes_no_event_that_was_looked_up(tmp_path: Pa
     again = opened(tmp_path, values)
     for each in (inputs, again):
         assert [each.look(name).tolist() for name in (b"1", b"2")] == first  # type: ignore[union-attr]
+
+
+def test_an_event_without_features_counts_once_however_often_the_server_asks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = Names(bytes(32)).of("A-17", 60_000_000)
+    values: dict[bytes, Any] = {bad: {"a": "x"}}
+    inputs = opened(tmp_path, values)
+    with caplog.at_level(logging.WARNING):
+        assert [inputs.look(each) for each in (bad, b"2") * 4] == [None] * 8
+    assert inputs.counts == {"unusable": 1, "unknown": 1}
+    assert (inputs.is_unusable(bad), inputs.is_unusable(b"2")) == (True, False)
+    assert [each for each in caplog.messages if "unusable" in each and "1970-01-01 00:01:00" in each] == caplog.messages
+    assert len(caplog.messages) == 1
+    del values[bad]
+    assert inputs.look(bad) is None
+    assert not inputs.is_unusable(bad)
 
 
 @pytest.mark.parametrize("known", ["asked for", "undecided", "of its own", "safe", "learnt"])
@@ -136,18 +154,22 @@ def test_what_is_unknown_or_unusable_is_counted_and_said_once(tmp_path: Path, ca
     assert inputs.counts == {"unknown": 1, "unusable": 9}
     assert [record.getMessage() for record in caplog.records] == [
         "features: an event counts as unknown here, since a value of it is unusable: column 'a': a text is not a "
-        "number: has the column changed its type? A column of words is of kind = 'category'"
+        "number: has the column changed its type? A column of words is of kind = 'category', and a text that means no "
+        "value belongs into missing_values"
     ]
 
 
 def test_what_is_old_is_looked_up_anew(tmp_path: Path) -> None:
-    values = {b"1": {"a": 1.0}}
-    kept = KeptInputs(tmp_path / "inputs", most=9, expiry=10, clock=lambda: 100.0)
+    old, new, newer = (Names(bytes(32)).of("", second * 1_000_000) for second in (100, 110, 111))
+    values = {event: {"a": 1.0} for event in (old, new, newer)}
+    kept = KeptInputs(tmp_path / "inputs", most=9, expiry=10)
     inputs = Inputs(values.get, Features(["a"]), kept)
-    inputs.look(b"1")
-    values[b"1"] = {"a": 2.0}
-    assert (inputs.expire(109.0), inputs.look(b"1")) == (0, [1.0])
-    assert (inputs.expire(110.0), inputs.look(b"1")) == (1, [2.0])
+    inputs.look(old)
+    values[old] = {"a": 2.0}
+    inputs.look(new)
+    assert (inputs.expire(), inputs.look(old)) == (0, [1.0])
+    inputs.look(newer)
+    assert (inputs.expire(), inputs.look(old)) == (1, [2.0])
     assert inputs.counts == {"expired": 1}
 
 

@@ -19,17 +19,19 @@ from paho.mqtt.client import Client as MqttClient
 from paho.mqtt.enums import CallbackAPIVersion
 
 from anabranch.broker.local import LocalBroker
-from anabranch.errors import ConfigError, ConnectError, OutputError
+from anabranch.errors import ConfigError, ConnectError, DataError, OutputError
 from anabranch.sources import jetstream
 from anabranch.sources.base import Happening
 from anabranch.sources.jetstream import JetStreamSource
 from anabranch.storage.dead_letters import Aside
 from anabranch.storage.event_ids import Names
+from anabranch.storage.times import TimeRule
 from message_brokers import connecting, message_broker, mqtt_port
 from patience import until
 from source_playing import play, run
 
 NAMES = Names(bytes(32))
+EARLY = TimeRule(years=(1970, 2100))
 
 
 def with_broker(folder: Path, body: Callable[[LocalBroker, JetStreamContext], Coroutine[Any, Any, None]]) -> None:
@@ -50,7 +52,7 @@ def with_broker(folder: Path, body: Callable[[LocalBroker, JetStreamContext], Co
 
 
 def opened(broker: LocalBroker, **options: Any) -> JetStreamSource:
-    options = {"stream": "orders", "entity": "who", "time": "at"} | options
+    options = {"stream": "orders", "entity": "who", "time": "at", "times": EARLY} | options
     return JetStreamSource(connecting(broker), NAMES, ["a"], **options)
 
 
@@ -201,7 +203,7 @@ def test_a_message_that_cannot_be_used_is_kept_aside_and_passed(
         reasons,
         [
             "not JSON", "a list, not an object", "the entity is None", "no field 'at'", "a text is no time",
-            "a number of more than 60 digits is no time", "the entity is no text that Unicode can write",
+            "a number of more than 60 digits under time_unit", "the entity is no text that Unicode can write",
         ],
         strict=True,
     ):  # fmt: skip
@@ -368,7 +370,8 @@ def test_a_connection_that_nats_py_has_given_up_is_made_anew(
         store = await js.key_value("customers")
         await store.put("k", b'{"at": 1, "a": 1}')
         await tell(js, ("x", 1, 10))
-        source = JetStreamSource(connect, NAMES, ["a"], stream="orders", entity="who", time="at", bucket=bucket)
+        options: dict[str, Any] = {"entity": "who", "time": "at", "bucket": bucket, "times": EARLY}
+        source = JetStreamSource(connect, NAMES, ["a"], stream="orders", **options)
         (event,) = await first(source, 1)
         following = asyncio.ensure_future(play_until(source, "y"))
         await made[0]._process_err("'maximum connections exceeded'")  # after which it never connects again
@@ -573,7 +576,7 @@ def test_a_stream_or_bucket_that_is_not_there_is_named(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({}, "neither a stream nor a bucket"),
-        ({"stream": "s", "unit": "h"}, "unit is 'h'"),
+        ({"stream": "s", "unit": "h"}, "the unit of times is 'h'"),
         ({"stream": "s", "form": "xml"}, "form is 'xml'"),
         ({"stream": "s", "as_of": "then"}, "as_of is 'then'"),
         ({"stream": "a.b"}, r"stream is 'a.b', but it must be a name without spaces and \. \*"),
@@ -605,3 +608,42 @@ def test_of_a_long_message_the_beginning_is_kept_aside(tmp_path: Path) -> None:
     assert aside.put("s", payload, "why")
     line = json.loads(aside.path.read_text())
     assert (base64.b64decode(line["payload"]), line["bytes"]) == (payload[: 16 * 1024], 1_280_000)
+
+
+def test_messages_of_another_unit_end_the_party_and_are_not_acknowledged(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        await tell(js, ("x", 1711846800000, 1), ("y", 1711846801000, 2))
+        source = opened(broker, times=TimeRule(), ack_wait=0.2)
+        with pytest.raises(DataError, match=r"no message has a usable time: .* write time_unit = \"ms\""):
+            await first(source, 1)
+        await source.close()
+        right = opened(broker, times=TimeRule("ms"), ack_wait=0.2)
+        assert [each.reading.time for each in await first(right, 2)] == [1711846800000000, 1711846801000000]
+        await right.close()
+
+    with_broker(tmp_path, body)
+
+
+def test_one_message_of_another_unit_is_kept_aside(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        await tell(js, ("x", 1711846800000, 1), ("y", 1711846801, 2))
+        source = opened(broker, times=TimeRule(), max_age=5.0)
+        (only,) = await first(source, 1)
+        assert (only.reading.entity, source.counts["unusable"]) == ("y", 1)
+        looked = [source.look(NAMES.of("y", (1711846801 + s) * 1_000_000)) for s in (0, 5, 6)]
+        assert looked == [{"a": 2}, {"a": 2}, {"a": None}]
+        await source.close()
+
+    with_broker(tmp_path, body)
+
+
+def test_a_bucket_of_another_unit_ends_the_party(tmp_path: Path) -> None:
+    async def body(broker: LocalBroker, js: JetStreamContext) -> None:
+        bucket = await js.key_value("customers")
+        await bucket.put("x", json.dumps({"who": "x", "at": 20260331, "a": 1}).encode())
+        source = opened(broker, stream=None, bucket="customers", times=TimeRule())
+        with pytest.raises(DataError, match=r"no message has a usable time: .* write format = .%Y%m%d"):
+            await source.begin()
+        await source.close()
+
+    with_broker(tmp_path, body)

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from anabranch.errors import CheckpointError, ConfigError, OutputError
-from anabranch.sources.base import Place
+from anabranch.storage.event_ids import Names
 from anabranch.storage.feature_store import KeptInputs, Told
+from anabranch.storage.place import Place
 
 
 def at(n: int) -> Place:
@@ -93,18 +94,23 @@ def test_what_is_learnt_takes_no_room_and_is_known_after_a_restart(tmp_path: Pat
 
 
 def test_what_is_old_goes(tmp_path: Path) -> None:
-    now = [100.0]
+    now = [500.0]
     kept = KeptInputs(tmp_path / "inputs", most=9, expiry=10, clock=lambda: now[0])
-    kept.put(b"a", row(1), None, 0)
-    now[0] = 105
-    kept.put(b"b", row(2), None, 1)
-    kept.put(b"a", row(1), True, 2)  # makes it no younger
-    for event in (b"a", b"b"):
+    a, b, c, d = (Names(bytes(32)).of("", second * 1_000_000) for second in (100, 101, 110, 10**9))
+    assert kept.expire() == 0
+    kept.put(a, row(1), None, 0)
+    kept.put(b, row(2), None, 1)
+    for event in (a, b):
         kept.add_own(event, at(7))
-    assert kept.expire(109.9) == 0
-    assert kept.expire(110) == 1
-    assert (kept.get(b"a"), len(kept), kept.own()) == (None, 1, {b"b": at(7)})
-    assert KeptInputs(tmp_path / "other", most=9).expire(1e12) == 0
+    now[0] = 1e9  # a machine's clock that jumps makes nothing old
+    kept.put(c, row(3), None, 2)
+    kept.put(b"of no time", row(4), None, 3)
+    assert kept.expire() == 0
+    now[0] = 110.5
+    kept.put(d, row(5), None, 4)  # nor does a reading from the future make others older than the clock says
+    assert kept.expire() == 1
+    assert (kept.get(a), len(kept), kept.own()) == (None, 4, {b: at(7)})
+    assert KeptInputs(tmp_path / "other", most=9).expire() == 0
 
 
 def test_dropped_events_are_gone_and_unknown_ones_do_not_matter(tmp_path: Path) -> None:
@@ -180,7 +186,7 @@ def test_a_state_is_kept_with_an_input(tmp_path: Path) -> None:
 def test_a_damaged_file_is_said_to_be(tmp_path: Path) -> None:
     path = tmp_path / "inputs"
     path.write_bytes(b"not a database at all, but long enough to look like one" * 100)
-    with pytest.raises(CheckpointError, match=r"inputs: is damaged .*move it away"):
+    with pytest.raises(CheckpointError, match=r"inputs: is damaged .*put back a copy"):
         KeptInputs(path, most=9)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,6 +79,8 @@ def test_an_entity_is_the_same_text_wherever_it_comes_from(value: Any, text: str
         Decimal("Infinity"),
         Decimal("1.5"),
         Decimal("1E+100000000"),
+        pandas.NA,
+        pandas.NaT,
         True,
         b"x",
         "\ud83d",

@@ -13,16 +13,18 @@ from anabranch.sources.labels import SourceLabels
 from anabranch.sources.sql.source import SqlSource
 from anabranch.storage.event_ids import Names
 from anabranch.storage.feature_store import KeptInputs
+from anabranch.storage.times import TimeRule
 from databases import Sqlite
 from source_playing import play, run
 
 NAMES = Names(bytes(range(32)))
+EARLY = TimeRule(years=(1970, 2100))
 SECRET = "s3cr3t"
 TEXT = f"CAST(x'{SECRET.encode().hex()}ff' AS TEXT)"  # which is no UTF-8
 
 
 def opened(database: Sqlite, column: str) -> SqlSource:
-    return SqlSource(database.url, "t", NAMES, [column], time="at", id="id", entity="who", follow=False)
+    return SqlSource(database.url, "t", NAMES, [column], time="at", id="id", entity="who", follow=False, times=EARLY)
 
 
 def test_nothing_that_is_in_a_row_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

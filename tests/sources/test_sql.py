@@ -20,11 +20,12 @@ from anabranch.sources.sql.source import SqlSource
 from anabranch.sources.sql.text_time_index import Marks
 from anabranch.storage.cursor import Cursor
 from anabranch.storage.event_ids import Names
-from anabranch.storage.times import micros
+from anabranch.storage.times import TimeRule, micros
 from databases import Database, Line, Postgresql, Sqlite, postgresql
 from source_playing import placed, play, run
 
 NAMES = Names(bytes(32))
+EARLY = TimeRule(years=(1970, 2100))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def add(database: Database, *rows: tuple[int, str | None, int, float | None]) ->
 
 
 def opened(database: Database, **options: Any) -> SqlSource:
-    options = {"time": "at", "id": "id", "entity": "who", "follow": False} | options
+    options = {"time": "at", "id": "id", "entity": "who", "follow": False, "times": EARLY} | options
     return SqlSource(database.url, "orders", NAMES, ["a"], **options)
 
 
@@ -89,17 +90,27 @@ def test_an_entity_is_as_its_last_row_before_the_event_says(database: Database) 
     run(now.close())
 
 
+@pytest.mark.parametrize("as_of", ["event", "now"])
+def test_a_row_that_is_too_old_is_missing(database: Database, as_of: str) -> None:
+    add(database, (1, "x", 10, 1))
+    source = opened(database, as_of=as_of, max_age=5.0)
+    looked = [source.look(NAMES.of("x", second * 1_000_000)) for second in (10, 15, 16)]
+    assert looked == [{"a": 1}, {"a": 1}, {"a": None}]
+    assert source.counts["too old"] == 1
+    run(source.close())
+
+
 def test_entities_that_come_later_are_learned(database: Database, tmp_path: Path) -> None:
     now = [100.0]
     add(database, (1, "x", 1, 10))
-    source = opened(database, known=tmp_path / "known", clock=lambda: now[0])
+    source = opened(database, known=tmp_path / "known", waited=lambda: now[0])
     assert at(source, "y", 9) is None
     add(database, (2, "y", 2, 20))
     assert at(source, "y", 9) is None  # asked a moment ago
     now[0] += sql.AGAIN
     assert at(source, "y", 9) == 20
     run(source.close())
-    again = opened(database, known=tmp_path / "known", clock=lambda: 0.0)
+    again = opened(database, known=tmp_path / "known", waited=lambda: 0.0)
     assert (at(again, "x", 9), at(again, "y", 9)) == (10, 20)
     run(again.close())
 
@@ -259,7 +270,7 @@ def test_a_database_that_goes_away_is_waited_for(
             await asyncio.to_thread(database.start)
             await asyncio.to_thread(add, database, (2, "x", 2, 20))
 
-    source = opened(database, follow=True, poll=0.5, clock=lambda: now[0], sleep=sleep)
+    source = opened(database, follow=True, poll=0.5, waited=lambda: now[0], sleep=sleep)
     with caplog.at_level(logging.INFO):
         assert short(run(play(source, 2))) == [("x", 1, 10), ("x", 2, 20)]
     assert waits == [0.5, sql.AGAIN, sql.AGAIN, sql.AGAIN]
@@ -276,7 +287,9 @@ def test_a_look_up_ends_with_its_source_though_the_database_is_silent(server: Po
     server.run("INSERT INTO orders VALUES (1, 'x', 1, 10)")
     line = Line(server.folder / ".s.PGSQL.5432")
     url = server.engine.url.set(host="127.0.0.1", port=line.port, query={"keepalives_idle": "7"})
-    source = SqlSource(url.render_as_string(hide_password=False), "orders", NAMES, ["a"], time="at", id="id")
+    source = SqlSource(
+        url.render_as_string(hide_password=False), "orders", NAMES, ["a"], time="at", id="id", times=EARLY
+    )
     assert source.look(NAMES.of("", 1_000_000)) == {"a": 10}
     with source._engine.connect() as connection:
         given = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
@@ -448,8 +461,8 @@ def test_look_ups_of_times_that_are_texts_read_few_rows(database: Database, monk
 
     monkeypatch.setattr(source, "_fetch", counted)
     assert cost(101, 100) <= 2000
-    assert cost(101, 100) <= 2 * sql._PAGE
-    assert cost(2101, 2100) <= 2 * sql._PAGE
+    assert cost(101, 100) <= 2 * sql._PAGES[1]
+    assert cost(2101, 2100) <= 2 * sql._PAGES[1]
     assert at(source, "", begin - 1) is None
     run(source.close())
     source = opened(database, entity=None)
@@ -460,7 +473,7 @@ def test_look_ups_of_times_that_are_texts_read_few_rows(database: Database, monk
         async for each in source.readings():
             i = each.reading.values["a"]
             if i % 200 == 0:
-                assert cost(i, i) <= sql._PAGE
+                assert cost(i, i) <= sql._PAGES[1]
                 assert source.look(NAMES.of("", (begin + i) * 1_000_000 - 1)) == (None if i == 0 else {"a": i - 2})
 
     run(main())
@@ -492,11 +505,11 @@ def test_marks_are_bounded() -> None:
     marks = Marks(3)
     for moment in (5, 1, 9, 5):
         marks.add(moment, str(moment))
-    assert [marks.at_or_after(moment) for moment in (0, 5, 6, 10)] == ["1", "5", "9", None]
+    assert [marks.after(moment) for moment in (0, 5, 6, 10)] == ["1", "9", "9", None]
     marks.add(7, "7")
-    assert [marks.at_or_after(moment) for moment in (0, 5, 6, 10)] == ["5", "5", "9", None]
+    assert [marks.after(moment) for moment in (0, 5, 6, 10)] == ["5", "9", "9", None]
     marks.add(7, "7")
-    assert marks.at_or_after(6) == "7"
+    assert marks.after(6) == "7"
 
 
 @pytest.mark.parametrize("time", ["BIGINT", "TEXT"])
@@ -541,7 +554,7 @@ def test_an_id_that_cannot_say_where_a_row_is(tmp_path: Path, caplog: pytest.Log
         "INSERT INTO orders VALUES (1, 'x', 1, 1), (x'00ff', 'y', 2, 2), (3, 'z', 2, 3), (x'01', 'y', 3, 4)",
     )
     now = [100.0]
-    source = opened(database, cursor=Cursor(tmp_path / "cursor", "orders"), clock=lambda: now[0])
+    source = opened(database, cursor=Cursor(tmp_path / "cursor", "orders"), waited=lambda: now[0])
     assert [at(source, who, 9) for who in ("z", "y")] == [3, None]
     with pytest.MonkeyPatch.context() as patch:  # what was read for entities is not read again
         read: list[int] = []

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas
 import pytest
 
 from anabranch.errors import ConfigError, DataError
@@ -60,6 +61,11 @@ NAN = np.array([[1, 2], [3, np.nan], [5, 6]])
         ([X * 1j], [0, 1, 0], "client 1: features of type complex128"),
         ([X], [[0, 1, 0]], r"labels have shape \(1, 3\)"),
         ([X], ["a", "b", "c"], "labels of type <U1"),
+        ([X], pandas.array([0, None, 1], dtype="Int64"), "label nan in row 1"),
+        ([X], [0, 1, None], "label None in row 2 .* is missing"),
+        ([X], np.ma.array([0, 1, 1], mask=[0, 0, 1]), "label nan in row 2"),
+        ([np.ma.array(X, mask=np.isnan(NAN))], [0, 1, 1], "client 1: nan in row 1, column 1"),
+        ([np.where(np.isnan(NAN), pandas.NA, X)], [0, 1, 1], "client 1: <NA> in row 1, column 1"),
         ([X], [0, 1.5, 0], "label 1.5 in row 1"),
         ([X], [0, 1, np.nan], "label nan in row 2"),
         ([X], [0, np.inf, 1], "label inf in row 1"),

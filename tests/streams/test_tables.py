@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.errors import ConfigError, DataError
-from anabranch.streams import Drift, readers, table
+from anabranch.streams import Drift, table
+from anabranch.tables import parquet_reader, records
 
 HEADER = ["a", "b", "c", "label"]
 ROWS = [[0.5, 1, -2, 0], [1.5, 1, 1e3, 1], [-1, 1, 0, 2], [2, 1, 4, 1]]
@@ -72,7 +73,9 @@ def test_without_a_header(tmp_path: Path, header) -> None:
 
 def test_a_header_of_numbers_can_be_declared(tmp_path: Path) -> None:
     path = csv(tmp_path, "2019,2020,2021\n1,2,0\n3,4,1\n")
-    assert len(everything(table(path, split=2, classes=2022))[1]) == 3
+    assert len(everything(table(path, split=2, header=False, classes=2022))[1]) == 3
+    with pytest.raises(ConfigError, match=r"t.csv: header is 'auto', but .* give header = true if"):
+        table(path, split=2)
     stream = table(path, split=[["2020"], ["2019"]], header=True, standardise=None)
     np.testing.assert_array_equal(everything(stream)[0], [[2, 1], [4, 3]])
 
@@ -213,20 +216,23 @@ def written(cell: str, row: int = 3, column: int = 1) -> str:
     return "\n".join(map(",".join, lines)) + "\n"
 
 
+STANDS_IN = "with missing = 'mean', 'zero' or a number something stands in for it"
+WORDS = "has the column changed its type.*"
 CELLS = [
-    ("", 1, "column 'b': the cell is empty"),
-    ("  ", 1, "column 'b': the cell is empty"),
-    ("x1", 1, "column 'b': 'x1' is not a number"),
-    ("NA", 1, "column 'b': 'NA' is not a number"),
-    ("1_000", 1, "column 'b': '1_000' is not a number"),
-    ("nan", 1, "column 'b': nan is not a finite number"),
+    ("", 1, f"column 'b': the cell is empty; {STANDS_IN}"),
+    ("  ", 1, f"column 'b': the cell is empty; {STANDS_IN}"),
+    ("x1", 1, f"column 'b': 'x1' is not a number: {WORDS}"),
+    ("NA", 1, f"column 'b': 'NA' is one of missing_values; {STANDS_IN}"),
+    ("1_000", 1, f"column 'b': '1_000' is not a number: {WORDS}"),
+    ("nan", 1, f"column 'b': nan is one of missing_values; {STANDS_IN}"),
     ("-inf", 2, "column 'c': -inf is not a finite number"),
     ("1e999", 2, "column 'c': 1e999 is not a finite number"),
     ("", 3, "column 'label': the cell is empty"),
-    ("two", 3, "column 'label': 'two' is not a number"),
-    ("1.5", 3, "column 'label': the label 1.5 is not a whole number"),
-    ("3", 3, "column 'label': the label 3 is not in 0..2"),
-    ("-1", 3, "column 'label': the label -1 is not in 0..2"),
+    ("?", 3, r"column 'label': the label is missing \('\?' is one of missing_values\)"),
+    ("two", 3, "column 'label': 'two' is not a number: name labels that are texts, such as .*"),
+    ("1.5", 3, "column 'label': 1.5 is no whole number from 0 on: name such labels, .*"),
+    ("3", 3, r"column 'label': 3 is no label from 0 to 2: is the number of classes right\?"),
+    ("-1", 3, "column 'label': -1 is no whole number from 0 on: name such labels, .*"),
     ("1,1", 0, "row 3 has 5 cells, expected 4"),
 ]
 
@@ -259,7 +265,7 @@ def test_the_first_of_several_bad_rows_is_named(tmp_path: Path) -> None:
         everything(table(path, split=1, classes=2))
 
 
-@pytest.mark.parametrize(("cell", "message"), [("1.5", "1.5 is not a whole"), ("-1", "-1 is negative"), ("x", "'x'")])
+@pytest.mark.parametrize(("cell", "message"), [("1.5", "1.5 is no whole"), ("-1", "-1 is no whole"), ("x", "'x'")])
 def test_a_bad_label_is_found_when_classes_are_counted(tmp_path: Path, cell: str, message: str) -> None:
     with pytest.raises(DataError, match=f"t.csv: row 3, column 'label': .*{message}"):
         table(csv(tmp_path, written(cell, column=3)), split=1)
@@ -322,10 +328,10 @@ def test_not_a_parquet_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ([1.0, None, 3.0, 4.0], "row 2, column 'a': the cell is empty"),
-        ([1.0, 2.0, float("nan"), 4.0], "row 3, column 'a': nan is not a finite"),
+        ([1.0, None, 3.0, 4.0], "row 2, column 'a': the value is missing"),
+        ([1.0, 2.0, float("nan"), 4.0], "row 3, column 'a': the value is missing"),
         (["1", "2", "3", "x"], "row 4, column 'a': 'x' is not a number"),
-        ([[1], [2], [3], [4]], "column 'a' is of type list.*, not numbers"),
+        ([[1], [2], [3], [4]], r"row 1, column 'a': \[1\] is not a number"),
     ],
 )
 def test_bad_cells_in_parquet(tmp_path: Path, column, message: str) -> None:
@@ -350,8 +356,8 @@ def test_the_size_of_the_pieces_does_not_matter(tmp_path_factory, n: int, size: 
     given = {"split": 2, "classes": 3, "shuffle_buffer": buffer, "seed": seed}
     expected = everything(table(files[0], **given))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readers, "_CSV_BYTES", size)
-        patch.setattr(readers, "_PARQUET_ROWS", size // 50)
+        patch.setattr(records, "PIECE", size)
+        patch.setattr(parquet_reader, "ROWS", size // 50)
         for file in files:
             found = everything(table(file, **given))
             np.testing.assert_array_equal(found[0], expected[0])

@@ -226,7 +226,8 @@ def _unknown_party(credentials: Credentials) -> str:
     where = credentials.address
     if credentials.seed is None:
         return f"the broker at {where} wants an NKey, and this party has none: give seed"
+    pair = f", or {credentials.certificate} is not of the same party" if credentials.tls else ""
     return (
-        f"the broker at {where} does not know the NKey {public_nkey(credentials.seed)} of {credentials.seed}: "
+        f"the broker at {where} does not know the NKey {public_nkey(credentials.seed)} of {credentials.seed}{pair}: "
         f"is it of this federation, {credentials.federation}, and is the user in the broker's configuration?"
     )

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from anabranch.broker.credentials import ASKER, CONNECTION, SERVER, read_certificates
+from anabranch.broker.credentials import ASKER, CONNECTION, SERVER, proof, read_certificates
 from anabranch.broker.nats_conf import PORT, ServerConf, Tls, check_federation, party_users
 from anabranch.errors import ConfigError
 from anabranch.storage.files import replace_file, writing
@@ -98,10 +98,11 @@ def init(
                 public[SERVER],
                 [(name, public[name]) for name in clients],
                 [(name, public[name]) for name in askers],
+                passwords={name: proof(made / name / SEED, name) for name in indices},
             )
             conf = ServerConf(host=listen, port=port, tls=Tls(CERTIFICATE, KEY, CA), users=users)
             head = f"# Start it in this folder, since its files are relative to it: nats-server -c {CONF}\n\n"
-            replace_file(made / BROKER / CONF, (head + conf.text()).encode())
+            _write_private(made / BROKER / CONF, (head + conf.text()).encode())
             for name in (AUTHORITY, BROKER, *indices):
                 (made / name).rename(folder / name)
         finally:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anabranch.errors import ConfigError
@@ -67,10 +67,16 @@ class User:
     nkey: str
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
+    password: str = ""
+    """What it shows beside a certificate of its name; empty where its NKey is all that it shows."""
 
 
 def party_users(
-    federation: str, server: str, clients: Iterable[tuple[str, str]], askers: Iterable[tuple[str, str]] = ()
+    federation: str,
+    server: str,
+    clients: Iterable[tuple[str, str]],
+    askers: Iterable[tuple[str, str]] = (),
+    passwords: Mapping[str, str] | None = None,
 ) -> tuple[User, ...]:
     """Return the users of a federation: the server, and the clients 1 to M; and who may ask the server for predictions.
 
@@ -82,6 +88,7 @@ def party_users(
         server: the server's public NKey.
         clients: the name and the public NKey of each, in order.
         askers: the name and the public NKey of each.
+        passwords: by name, what each shows beside its certificate; see `anabranch.broker.credentials.proof`.
 
     >>> for user in party_users("demo", "UAAA", [("bank", "UBBB")]):
     ...     print(user.name, user.publish, user.subscribe)
@@ -98,7 +105,7 @@ def party_users(
         users.append(User(name, nkey, (f"{federation}.up.{m}",), (f"{federation}.down.{m}", f"{federation}.query")))
     for name, nkey in askers:
         users.append(User(name, nkey, (f"{federation}.ask.{name}",), (f"{federation}.answer.{name}.>",)))
-    return tuple(users)
+    return tuple(replace(user, password=(passwords or {}).get(user.name, "")) for user in users)
 
 
 @dataclass(frozen=True)
@@ -161,6 +168,11 @@ class ServerConf:
                 f"a nats-server at {self.host} without users lets each party read and write all: give it keys {remedy}"
             )
 
+    @property
+    def _by_certificate(self) -> bool:
+        """Whether a user needs the certificate and the NKey of the same party."""
+        return self.tls is not None and bool(self.users) and all(user.password for user in self.users)
+
     def text(self) -> str:
         """Return the configuration file."""
         return "\n".join(self._lines()) + "\n"
@@ -178,7 +190,8 @@ class ServerConf:
             yield f"  cert_file: {_quoted(self.tls.certificate)}"
             yield f"  key_file: {_quoted(self.tls.key)}"
             yield f"  ca_file: {_quoted(self.tls.ca)}"
-            yield "  verify: true"
+            # Who connects is who its certificate names, and nobody else, where users have passwords.
+            yield "  verify_and_map: true" if self._by_certificate else "  verify: true"
             yield '  min_version: "1.2"'
             # Else the greeting is plaintext, and whoever sits in between could leave out that TLS is wanted.
             yield "  handshake_first: true"
@@ -187,7 +200,12 @@ class ServerConf:
             yield from ("", "authorization {", "  users: [")
             for user in self.users:
                 yield f"    {{ # {user.name}"
-                yield f"      nkey: {_quoted(user.nkey)}"
+                if self._by_certificate:
+                    yield f"      # {user.nkey}"
+                    yield f"      user: {_quoted(f'CN={user.name}')}"
+                    yield f"      password: {_quoted(user.password)}"
+                else:
+                    yield f"      nkey: {_quoted(user.nkey)}"
                 yield "      permissions: {"
                 yield f"        publish: {{ allow: {_list(user.publish)} }}"
                 yield f"        subscribe: {{ allow: {_list(user.subscribe)} }}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import logging
+import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from anabranch.cli import align, keys, party, predict, report, reproduce, run, show, sweep, up
+from anabranch.cli import align, check, keys, party, predict, report, reproduce, run, show, sweep, up
 
 app = typer.Typer(
     name="anabranch",
@@ -29,6 +31,7 @@ app.command(epilog=report.EXAMPLES)(report.report)
 app.command(epilog=up.EXAMPLES)(up.up)
 app.command(epilog=party.SERVER_EXAMPLES)(party.server)
 app.command(epilog=party.CLIENT_EXAMPLES)(party.client)
+app.command(epilog=check.EXAMPLES)(check.check)
 app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.add_typer(keys.app, name="keys")
 app.add_typer(align.app, name="align")
@@ -45,6 +48,10 @@ def _about(
 
 def main() -> None:
     """The command ``anabranch``."""
+    # Pictures go to files. A wrong back end would keep Matplotlib from being imported, when a run is over, and where it
+    # keeps its fonts concerns nobody.
+    os.environ.pop("MPLBACKEND", None)
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a sign shows another, and nothing breaks
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

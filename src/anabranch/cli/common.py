@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
-import threading
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,16 +13,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from anabranch.environment import wrong_variable
 from anabranch.errors import AnabranchError
-from anabranch.interrupt import Terminated
+from anabranch.interrupt import INTERRUPTED, NO_RESULT, OF_A_COMMAND, TERMINATED, Ending, Terminated, command
+from anabranch.notes import error, note
 
-WRONG, STOPPED, INTERRUPTED, TERMINATED = 2, 3, 130, 143
-"""Exit codes: something was wrong before training; training stopped at an error; Ctrl-C; SIGTERM, where that is taken
-like Ctrl-C."""
+WRONG, STOPPED, LOST = 2, 3, 4
+"""Exit codes: something was wrong before training; training stopped at an error; a party of a federation has lost more
+events than it may."""
 
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
 """What the system says of a path that it does not even look at."""
-NO_RESULT = "interrupted before a result was written"
 
 SourceArgument = Annotated[
     str,
@@ -55,14 +55,20 @@ AddressOption = Annotated[
 
 
 @contextmanager
-def errors(notes: Console) -> Iterator[None]:
-    """Within it, what goes wrong is one message and an exit code."""
+def errors(notes: Console, ending: Ending = OF_A_COMMAND) -> Iterator[None]:
+    """Within it, what goes wrong is one message and an exit code; a press of Ctrl-C ends the command in this way."""
     try:
-        yield
+        with command(ending):
+            yield
     except (AnabranchError, KeyboardInterrupt) as problem:
         interrupted = isinstance(problem, KeyboardInterrupt)
         _say(notes, NO_RESULT if interrupted else str(problem))
         raise typer.Exit(interrupted_code(problem) if interrupted else WRONG) from None
+    except (AssertionError, RuntimeError, ValueError) as problem:
+        if (wrong := _of_jax(problem)) is None:
+            raise
+        _say(notes, str(wrong))
+        raise typer.Exit(WRONG) from None
     except OSError as problem:
         if problem.errno in (errno.ENOSPC, errno.EDQUOT):
             _say(notes, f"a disk is full, that of {problem.filename or 'the output'}: {problem.strerror}")
@@ -73,41 +79,44 @@ def errors(notes: Console) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Within it, files and folders that are made are their owner's alone: a party's have ids, inputs and parameters."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def import_jax(notes: Console) -> None:
+    """Import JAX, which takes a second, with the programs that earlier commands have compiled."""
+    from anabranch.environment import keep_programs
+
+    if (why := keep_programs()) is not None:
+        note(notes, why)
+
+
 def interrupted_code(problem: BaseException) -> int:
     """Return the exit code of a KeyboardInterrupt."""
     return TERMINATED if isinstance(problem, Terminated) or getattr(problem, "terminated", False) else INTERRUPTED
 
 
-@contextmanager
-def loading(said: str = f"Error: {NO_RESULT}", code: int = INTERRUPTED) -> Iterator[None]:
-    """Within it, Ctrl-C ends the process at once, until an event loop takes over.
+def _of_jax(problem: Exception) -> AnabranchError | None:
+    """What keeps JAX from beginning, where that is why a command has failed."""
+    if isinstance(problem, ValueError):
+        return wrong_variable(problem)
+    if "jax" in sys.modules:
+        from anabranch.core.compiling import check_devices
 
-    In the middle of an import it would come out as any other error, and JAX, which is called back now and then while
-    it compiles, would lose it.
-
-    Args:
-        said: what a person then reads.
-        code: the exit code.
-    """
-
-    def end(number: int, frame: object) -> None:
-        os.write(2, f"{said}\n".encode())
-        os._exit(code)
-
-    own = threading.current_thread() is threading.main_thread()
-    if not own or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            check_devices()
+        except AnabranchError as wrong:
+            return wrong
+    return None
 
 
 def _say(notes: Console, text: str) -> None:
-    from anabranch.display import error
-
     try:
         error(notes, text)
     except OSError:  # where stderr is a file on a full disk; the exit code still says it

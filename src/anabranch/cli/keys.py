@@ -16,6 +16,7 @@ INIT_EXAMPLES = (
     "anabranch keys init keys --server 10.0.0.5 --clients bank,shop --federation fraud --port 4333"
 )
 RENEW_EXAMPLES = "Examples:\n\nanabranch keys renew keys bank\n\nanabranch keys renew keys broker --days 90"
+PASSWORD_EXAMPLES = "Example:\n\nanabranch keys password bank/connection.toml"
 ENTITY_EXAMPLES = "Example:\n\nanabranch keys entity entity.key"
 
 app = typer.Typer(help="Make and renew the keys of a federation.", no_args_is_help=True)
@@ -99,6 +100,28 @@ def renew(
             f"{path}: valid until {until:%Y-%m-%d}. Put it in the place of the old one, and {then}. The key, the NKey "
             "and all other files stay."
         )
+
+
+@app.command(epilog=PASSWORD_EXAMPLES)
+def password(
+    connection: Annotated[
+        Path, typer.Argument(metavar="CONNECTION", help="A party's connection.toml.", show_default=False)
+    ],
+) -> None:
+    """Print the password that a party shows beside its certificate, for programs that are not Anabranch's.
+
+    It is made of the party's NKey and its name. The broker's configuration has it.
+
+    Exit codes: 0 done; 2 something is wrong.
+    """
+    with errors(Console(stderr=True)):
+        from anabranch.broker.credentials import Credentials, proof
+        from anabranch.errors import ConfigError
+
+        credentials = Credentials.load(connection)
+        if credentials.seed is None:
+            raise ConfigError(f"{connection}: seed is missing: use the file that 'anabranch keys init' made")
+        typer.echo(proof(credentials.seed, credentials.party))
 
 
 @app.command(epilog=ENTITY_EXAMPLES)

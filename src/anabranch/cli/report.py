@@ -16,7 +16,7 @@ EXAMPLES = "Examples:\n\nanabranch report runs\n\nanabranch report results/paper
 def report(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="Folder of results of reproduce, sweep or run.", show_default=False),
+        typer.Argument(metavar="DIR", help="Folder of results of reproduce, sweep, run, parties.", show_default=False),
     ],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="The page.", show_default="DIR/report.html")

@@ -20,10 +20,10 @@ from anabranch.cli.common import (
     DataDirOption,
     JobsOption,
     errors,
+    import_jax,
     interrupted_code,
 )
 from anabranch.errors import AnabranchError, ConfigError
-from anabranch.interrupt import terminable
 
 if TYPE_CHECKING:
     from anabranch.cli.trials import TrialsReporter
@@ -78,7 +78,7 @@ def reproduce(
     not hold; 130 Ctrl-C; 143 SIGTERM.
     """
     notes = Console(stderr=True)
-    with errors(notes), terminable():
+    with errors(notes):
         from anabranch.config.load import absolute_path
         from anabranch.paper.registry import FURTHER, find
         from anabranch.paper.study import QUICK_ROUNDS, ROUNDS, Study
@@ -151,6 +151,7 @@ def _reproduce(
 
     with TrialsReporter(notes, quiet=quiet) as reporter, display.notices(notes):
         reporter.stage("importing")
+        import_jax(notes)
         from anabranch.paper.reproduce import reproduce
 
         try:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from anabranch.cli.common import STOPPED, DataDirOption, SetOption, SourceArgument, errors, interrupted_code
-from anabranch.errors import AnabranchError, DataError, Diverged, Interrupted
-from anabranch.interrupt import Interruptible, terminable
+from anabranch.cli.common import STOPPED, DataDirOption, SetOption, SourceArgument, errors, import_jax, interrupted_code
+from anabranch.errors import AnabranchError, ConfigError, DataError, Diverged, Interrupted
+from anabranch.interrupt import Interruptible, cleaning
 
 # What trains is imported where it is needed: JAX takes a second, and --help should not wait for it.
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ EXAMPLES = (
     "anabranch run imnist --set activation.name=Random --set activation.p=0.5 --seed 1\n\n"
     "anabranch run imnist --set update.name=SLR --set drift.every=50\n\n"
     "anabranch run higgs --data-dir ~/data --json > higgs.json\n\n"
-    "anabranch run runs/long  (again, to the same bits)"
+    "anabranch run runs/long  (again, to the same bits)\n\n"
+    "anabranch run --resume runs/long --rounds 400000  (from where it stopped)"
 )
 
 
@@ -41,6 +42,9 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Folder of the result.", show_default="runs/NAME-TIME")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an earlier result in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run of the folder SOURCE, where it stopped; see --rounds.")
+    ] = False,
     data_dir: DataDirOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print result.json to stdout, and everything else to stderr.")
@@ -50,13 +54,14 @@ def run(
     """Train, and write result.json, curve.csv, curve.png and model.safetensors.
 
     Ctrl-C stops a run and keeps the rounds that were done, and so does SIGTERM; while the clients are timed, it skips
-    that.
+    that. With --resume the run goes on from there, and its result takes the place of the earlier one unless --out names
+    another folder. The bits are those of a run that never stopped.
 
     Exit codes: 0 done; 2 something is wrong, nothing was trained; 3 stopped at an error, the rounds before it are
     kept; 130 Ctrl-C; 143 SIGTERM.
     """
     notes = Console(stderr=True)
-    with errors(notes), terminable():
+    with errors(notes):
         from anabranch.config.load import Override, find_source, load, parse_override
 
         found = find_source(source)
@@ -67,8 +72,23 @@ def run(
         if data_dir is not None:
             overrides.append(Override(("stream", "data_dir"), str(data_dir), "--data-dir"))
         config = load(found, overrides)
-        code = _train(found, config, overrides, out, notes, force=force, as_json=as_json, quiet=quiet)
+        begun = _begun(found) if resume else None
+        code = _train(found, config, overrides, out, begun, notes, force=force, as_json=as_json, quiet=quiet)
     raise typer.Exit(code)
+
+
+def _begun(source: Source) -> Path:
+    """Return the folder of the run that goes on.
+
+    Raises:
+        ConfigError: if the source is no result.
+    """
+    if source.result is None:
+        raise ConfigError(
+            f"--resume goes on with the run of a result, and {source.where} is none: name the folder that 'anabranch "
+            "run' wrote"
+        )
+    return source.folder
 
 
 def _train(
@@ -76,22 +96,28 @@ def _train(
     config: Config,
     overrides: list[Override],
     out: Path | None,
+    begun: Path | None,
     notes: Console,
     *,
     force: bool,
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Train and write; return the exit code."""
+    """Train and write; return the exit code.
+
+    Args:
+        begun: the folder of the run that goes on; None begins a run.
+    """
     from anabranch import display
     from anabranch.simulation import output
 
-    folder = output.prepare(out, source.name, force=force)
-    with display.Reporter(notes, config.rounds, quiet=quiet) as reporter:
+    goes_on_there = begun is not None and out is None
+    folder = output.prepare(begun if goes_on_there else out, source.name, force=force or goes_on_there)
+    with cleaning(folder.discard), display.Reporter(notes, config.rounds, quiet=quiet) as reporter:
         try:
             plan = _plan(source, config, overrides, reporter, notes)
             reporter.stage("compiling")
-            result, problem = _simulate(plan, reporter)
+            result, problem = _simulate(plan, begun, reporter)
         except BaseException:
             folder.discard()
             raise
@@ -113,6 +139,7 @@ def _plan(source: Source, config: Config, overrides: list[Override], reporter: R
     from anabranch import display
 
     reporter.stage("importing")
+    import_jax(notes)
     from anabranch.config import build as runner
 
     reporter.stage("reading data")
@@ -140,8 +167,6 @@ def _keep(
     reporter.stage("timing the clients", line=True)
     try:
         with ctrl_c.at_once():
-            if ctrl_c.pressed:
-                return untimed, described
             described = output.report(folder, result, origin)
     except KeyboardInterrupt:
         return untimed, described
@@ -177,12 +202,12 @@ def _before(rounds: int) -> str:
     return f"The {rounds:,} rounds before it are"
 
 
-def _simulate(plan: Plan, reporter: Reporter) -> tuple[Result, BaseException | None]:
+def _simulate(plan: Plan, begun: Path | None, reporter: Reporter) -> tuple[Result, BaseException | None]:
     """Return the result, and what ended the run early where that kept a result."""
     from anabranch.simulation.simulator import simulate
 
     try:
-        return simulate(plan.model, plan.stream, **plan.options, progress=reporter), None
+        return simulate(plan.model, plan.stream, **plan.options, progress=reporter, resume=begun), None
     except (Diverged, Interrupted) as problem:
         return problem.result, problem
     except DataError as problem:

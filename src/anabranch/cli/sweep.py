@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,18 +20,17 @@ from anabranch.cli.common import (
     JobsOption,
     SetOption,
     errors,
+    import_jax,
     interrupted_code,
 )
-from anabranch.errors import AnabranchError, ConfigError, OutputError
-from anabranch.interrupt import terminable
-from anabranch.storage.files import json_values, replace_file, to_json, writing
+from anabranch.errors import AnabranchError, OutputError
+from anabranch.storage.files import json_values, to_json
 
 if TYPE_CHECKING:
     from anabranch.cli.trials import TrialsReporter
     from anabranch.sweep.backend import Backend
     from anabranch.sweep.file import SweepFile
-    from anabranch.sweep.folder import TrialFolder
-    from anabranch.sweep.table import Group, Row
+    from anabranch.sweep.table import Row
     from anabranch.sweep.trial import Trial
 
 EXAMPLES = (
@@ -41,7 +40,6 @@ EXAMPLES = (
     "anabranch sweep rates.toml --backend ray --address auto\n\n"
     "anabranch sweep rates.toml --backend dask --address 10.0.0.1:8786"
 )
-BEST = "best.toml"
 
 
 def sweep(
@@ -73,7 +71,7 @@ def sweep(
     others are kept; 130 Ctrl-C; 143 SIGTERM.
     """
     notes = Console(stderr=True)
-    with errors(notes), terminable():
+    with errors(notes):
         from anabranch.config.load import Override, parse_override
         from anabranch.sweep.backend import Backend
         from anabranch.sweep.file import read
@@ -93,11 +91,12 @@ def _sweep(file: SweepFile, out: Path, backend: Backend, notes: Console, *, as_j
     from anabranch.cli.trials import TrialsReporter, stopped
     from anabranch.sweep.run import Sweep, finished, run_trials
     from anabranch.sweep.table import rows_of
+    from anabranch.sweep.tables import open_sweep
 
     with ExitStack() as stack:
         with TrialsReporter(notes, quiet=quiet) as reporter:
             trials = _look(file, reporter, notes)
-            folder = stack.enter_context(_opened(file, out, trials))
+            folder = stack.enter_context(open_sweep(file, out, trials))
             stop: BaseException | None = None
             try:
                 swept = run_trials(trials, folder, backend, reporter)
@@ -123,30 +122,12 @@ def _look(file: SweepFile, reporter: TrialsReporter, notes: Console) -> list[Tri
     from anabranch import display
 
     reporter.stage("importing")
+    import_jax(notes)
     from anabranch.sweep.data import with_data
 
     reporter.stage("reading data")
     with display.notices(notes):
         return with_data([point.config for point in file.points])
-
-
-def _opened(file: SweepFile, out: Path, trials: Sequence[Trial]) -> AbstractContextManager[TrialFolder]:
-    """Return the folder, where it holds nothing of its own or trials that go together with these."""
-    from anabranch.simulation.result import versions
-    from anabranch.sweep.folder import MANIFEST, TRIALS, opened
-    from anabranch.sweep.table import CSV
-    from anabranch.sweep.trial import checksums
-
-    others = [name for name in (CSV, BEST) if (out / name).exists()]
-    swept = (out / MANIFEST).exists() or any((out / TRIALS).glob("*.json"))
-    if others and not swept:  # a person's own, which would be overwritten
-        raise ConfigError(
-            f"{out} has a {' and a '.join(others)} that no sweep wrote there: name another folder with --out"
-        )
-    sums = [checksums(trial.data) for trial in trials]
-    data = {section: each for section, each in sums[0].items() if all(other.get(section) == each for other in sums)}
-    common = {"versions": versions(), "settings": file.common(), "data": data}
-    return opened(out, common, {"grid": file.grid})
 
 
 def _report(
@@ -155,9 +136,14 @@ def _report(
     """Write and show the trials; return why they could not be written."""
     from anabranch.cli import trials
     from anabranch.sweep.table import CSV, ranked
+    from anabranch.sweep.tables import BEST, write_tables
 
     groups = ranked(rows, file.points)
-    unwritten = _write(file, rows, groups, out)
+    unwritten = None
+    try:
+        write_tables(file, rows, groups, out)
+    except OutputError as error:
+        unwritten = error
     if as_json:
         typer.echo(to_json(_described(file, rows, out)), nl=False)
     if not quiet and rows:
@@ -173,21 +159,6 @@ def _report(
     failed = [(trials.name_of(row.point.labels), row.values["failed"]) for row in rows if row.values["failed"]]
     trials.failures(notes, failed)
     return unwritten
-
-
-def _write(file: SweepFile, rows: Sequence[Row], groups: Sequence[Group], out: Path) -> OutputError | None:
-    from anabranch.sweep.table import CSV, trials_csv
-
-    try:
-        with writing("trials", out):
-            replace_file(out / CSV, trials_csv(rows, list(file.grid)).encode())
-            if groups and groups[0].complete:
-                replace_file(out / BEST, groups[0].rows[0].point.config.to_toml().encode())
-            else:
-                (out / BEST).unlink(missing_ok=True)  # of an earlier, smaller grid
-    except OutputError as error:
-        return error
-    return None
 
 
 def _described(file: SweepFile, rows: Sequence[Row], out: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich import box
@@ -63,35 +63,54 @@ def wide(console: Console) -> Console:
 
 
 def ranking(console: Console, groups: Sequence[Group], keys: Sequence[str]) -> None:
-    """The groups, the best first.
+    """Show the groups, the best first, with as many columns as the console has room for.
 
     Args:
+        console: takes the table.
         groups: as `anabranch.sweep.table.ranked` returns them.
         keys: of the grid.
     """
-    seeds, remarks = "seed" in keys, any(not group.complete for group in groups)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for key in keys:
-        if key != "seed":
-            table.add_column(key, overflow="fold", min_width=8)
-    headings = ["accumulated\nerror", *(["min–max"] if seeds else []), "run-time\nerror", "activated", "MB"]
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    if remarks:
-        table.add_column(no_wrap=True)
-    for group in groups[:MOST_GROUPS]:
-        table.add_row(
-            *(Text(label_text(value)) for value in group.labels.values()),
-            _mean(group, "accumulated_error", ".4f"),
-            *([_range(group, "accumulated_error", ".4f")] if seeds else []),
-            _mean(group, "run_time_error", ".4f"),
-            _mean(group, "activation_rate", ".4f"),
-            _mean(group, "MB", ",.2f"),
-            *([_remark(group)] if remarks else []),
-        )
-    wide(console).print(table)
+    columns: dict[str, Callable[[Group], str | Text]] = {
+        "accumulated\nerror": lambda group: _mean(group, "accumulated_error", ".4f"),
+        "min–max": lambda group: _range(group, "accumulated_error", ".4f"),
+        "run-time\nerror": lambda group: _mean(group, "run_time_error", ".4f"),
+        "activated": lambda group: _mean(group, "activation_rate", ".4f"),
+        "MB": lambda group: _mean(group, "MB", ",.2f"),
+        "": _remark,
+    }
+    if "seed" not in keys:
+        del columns["min–max"]
+    if all(group.complete for group in groups):
+        del columns[""]
+    shown, left_out = wide(console), []
+    names = {key: key for key in keys if key != "seed"}
+    table = _ranking(groups, names, columns)
+    for heading in ("a name in one line", "MB", "activated", "min–max", "run-time\nerror"):
+        if shown.measure(table, options=shown.options.update(width=FILE_WIDTH)).minimum <= shown.width:
+            break
+        if columns.pop(heading, None) is not None:
+            left_out.append(heading.replace("\n", " "))
+        names = {key: key.replace(".", ".\n").replace("_", "_\n") for key in names}
+        table = _ranking(groups, names, columns)
+    shown.print(table)
+    if left_out:
+        console.print(f"There is no room here for {', '.join(reversed(left_out))}: trials.csv has all numbers.")
     if len(groups) > MOST_GROUPS:
         console.print(f"and {len(groups) - MOST_GROUPS:,} more, which trials.csv has too")
+
+
+def _ranking(
+    groups: Sequence[Group], names: Mapping[str, str], columns: Mapping[str, Callable[[Group], str | Text]]
+) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in names.values():
+        table.add_column(name, overflow="fold", min_width=max(8, *map(len, name.split("\n"))))
+    for heading in columns:
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
+    for group in groups[:MOST_GROUPS]:
+        labels = (Text(label_text(value)) for value in group.labels.values())
+        table.add_row(*labels, *(cell(group) for cell in columns.values()))
+    return table
 
 
 def failures(console: Console, failed_trials: Iterable[tuple[str, str]]) -> None:

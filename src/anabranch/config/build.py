@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ import optax
 from numpy.typing import NDArray
 
 from anabranch import streams
+from anabranch.config.own import OwnPart, make
 from anabranch.config.run import (
     ActiveDlrUpdate,
     Config,
@@ -35,6 +38,7 @@ from anabranch.config.run import (
     SlrUpdate,
     TableStream,
     UniformLabelDelay,
+    form_of,
     value_text,
 )
 from anabranch.core import models
@@ -63,15 +67,19 @@ class Plan(NamedTuple):
     """What identifies the files that were read: name, size and checksum of each, by the section that names it."""
 
 
-def build(config: Config) -> Plan:
+def build(config: Config, *, shown: bool = True) -> Plan:
     """Build what a run needs; the one seed feeds them all.
+
+    Args:
+        config: the run.
+        shown: whether errors may show the cell of a table that is wrong; a party's go to its log.
 
     Raises:
         ConfigError: where the sections do not fit one another, or not the file that the stream reads.
         ModelError: where the model does not fit the stream.
         DataError: where a file is missing or broken.
     """
-    stream = _build_stream(config)
+    stream = _build_stream(config, shown)
     activation, recorded = _build_activation(config, len(stream.widths))
     data = {"stream": _identity(stream.describe())}
     if recorded:
@@ -157,6 +165,9 @@ def _identity(described: Mapping[str, Any]) -> dict[str, Any]:
     base = described.get("base")
     if base is not None:
         return {"name": base["name"], "source": base["source"], "count": base["count"], "sha256": base["checksum"]}
+    if "file" not in described:  # a stream of a person's own may describe itself in any way
+        text = json.dumps(described, sort_keys=True, default=repr)
+        return {"name": str(described.get("name")), "bytes": 0, "sha256": hashlib.sha256(text.encode()).hexdigest()}
     return {"name": described["file"], "bytes": described["bytes"], "sha256": described["sha256"]}
 
 
@@ -179,6 +190,8 @@ def _build_model(config: Config, stream: Stream) -> SplitModel:
             return (models.susy if name == "susy" else models.higgs)(seed=config.seed)
         case LinearModel():
             return models.linear(stream.widths, stream.classes)
+        case OwnPart() as own:
+            return make(own, "model", SplitModel, stream.widths, stream.classes, seed=config.seed)
         case MlpModel() as mlp:
             return models.mlp(
                 stream.widths,
@@ -190,15 +203,17 @@ def _build_model(config: Config, stream: Stream) -> SplitModel:
             )
 
 
-def _build_stream(config: Config) -> Stream:
+def _build_stream(config: Config, shown: bool) -> Stream:
     clients = config.clients()
     match config.stream:
+        case OwnPart() as own:
+            return make(own, "stream", Stream)  # type: ignore[type-abstract]
         case ImnistStream(data_dir=data_dir, pool=pool):
             return streams.imnist(seed=config.seed, clients=clients or 4, data_dir=data_dir, pool=pool)
         case PhysicsStream() as physics:
-            make = streams.susy if physics.name == "susy" else streams.higgs
+            read = streams.susy if physics.name == "susy" else streams.higgs
             given = {} if physics.split is None else {"split": physics.split}
-            return make(
+            return read(
                 physics.path,
                 physics.data_dir,
                 **given,
@@ -218,10 +233,12 @@ def _build_stream(config: Config) -> Stream:
                 split=split,
                 label=table.label,
                 standardise=_standardise(table.standardise),
-                header=table.header,
                 classes=table.classes,
+                columns=[each.column for each in table.columns or ()],
+                **asdict(form_of(table)),
                 shuffle_buffer=table.shuffle_buffer,
                 seed=config.seed,
+                shown=shown,
             )
 
 
@@ -237,6 +254,8 @@ def _build_update(config: Config) -> Update:
             return ActiveDLR(window, decay)
         case SlrUpdate(window=window):
             return SLR(window)
+        case OwnPart() as own:
+            return make(own, "update", Update)  # type: ignore[type-abstract]
         case dlr:
             return DLR(dlr.window, dlr.decay, client_window=dlr.client_window)
 
@@ -281,6 +300,8 @@ def _build_activation(config: Config, clients: int) -> tuple[Activation, dict[st
             return Fixed(k), None
         case RecordedActivation(path=path):
             return _read_recorded(Path(path), clients, config.rounds)
+        case OwnPart() as own:
+            return make(own, "activation", Activation), None  # type: ignore[type-abstract]
 
 
 def _read_recorded(path: Path, clients: int, rounds: int | None) -> tuple[Recorded, dict[str, Any]]:

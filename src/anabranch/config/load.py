@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from anabranch.config.includes import Key, merged
+from anabranch.config.own import KNOWN, OWN, OwnPart, is_own
 from anabranch.config.run import KINDS, Config, Section, kinds_by_name, value_text
 from anabranch.errors import ConfigError
 from anabranch.storage.files import reading
@@ -22,8 +24,6 @@ RESULT = "result.json"
 PATHS = (("stream", "path"), ("stream", "data_dir"), ("activation", "path"))
 """The settings that name a file or a folder. A relative one is relative to the file that it stands in, or, in an
 override, to the working folder; it is made absolute when it is read, so that a stored result can be run anywhere."""
-
-Key = tuple[str, ...]
 
 
 class Override(NamedTuple):
@@ -48,6 +48,8 @@ class Source(NamedTuple):
     """What its relative paths are relative to."""
     result: dict[str, Any] | None
     """The whole stored result, where it is one."""
+    origins: Mapping[Key, str] = {}
+    """The included file that a setting comes from."""
 
 
 def load(source: str | Path | Source, overrides: Iterable[str | Override] = ()) -> Config:
@@ -78,7 +80,7 @@ def load(source: str | Path | Source, overrides: Iterable[str | Override] = ()) 
     try:
         return Config.model_validate(_tuples(values))
     except ValidationError as error:
-        said = {each.key: each.said for each in given}
+        said = {**source.origins, **{each.key: each.said for each in given}}
         raise ConfigError("\n".join(_complaints(error, values, said, source.where))) from None
 
 
@@ -105,7 +107,11 @@ def find_source(source: str | Path) -> Source:
     if path.suffix == ".json":
         return _stored(path, text)
     try:
-        return Source(path.stem, str(path), tomllib.loads(text), path.parent, None)
+        whole = merged(tomllib.loads(text), path)
+        origins = {key: str(file) for key, file in whole.origins.items()}
+        return Source(path.stem, str(path), whole.values, path.parent, None, origins)
+    except ConfigError:
+        raise
     except (ValueError, RecursionError) as error:  # a number of too many digits is no TOMLDecodeError
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
 
@@ -198,8 +204,9 @@ def _begin_with_default(values: dict[str, Any], section: str) -> None:
 def _keep_what_fits(values: dict[str, Any], section: str, name: Any) -> None:
     """Drop those of the section's keys that belong to its other kinds only, and not to the kind of this name."""
     held, kinds = values.get(section), kinds_by_name(section)
-    if isinstance(held, dict) and isinstance(name, str) and name in kinds:
-        others = {key for kind in kinds.values() for key in kind.settings()} - set(kinds[name].settings())
+    if isinstance(held, dict) and isinstance(name, str) and (name in kinds or is_own({"name": name})):
+        own = set(kinds[name].settings()) if name in kinds else set()
+        others = {key for kind in kinds.values() for key in kind.settings()} - own
         values[section] = {key: value for key, value in held.items() if key not in others}
 
 
@@ -238,6 +245,9 @@ def _complaints(error: ValidationError, values: dict[str, Any], said: dict[Key, 
     lines: dict[Key, str] = {}
     for detail in error.errors():
         problem = _problem(detail, values)
+        if problem.key[-1:] == ("name",) and is_own(values.get(problem.key[0])):
+            needed = OwnPart.model_fields["name"].description
+            lines[problem.key] = f"{where}: {problem.dotted} is {value_text(problem.value)}, but it must be {needed}"
         if problem.key not in lines:
             # What is missing was not given: the name of its section's kind asked for it.
             given = (problem.key[0], "name") if detail["type"] == "missing" else problem.key
@@ -252,8 +262,10 @@ def _problem(detail: Any, values: dict[str, Any]) -> _Problem:
     held, error = values.get(section), detail.get("ctx", {}).get("error")
     if section not in KINDS:
         return _Problem((section,), section, Config, held, error)
+    if rest and rest[0] in (KNOWN, OWN):
+        rest.pop(0)
     kinds = kinds_by_name(section)
-    kind = rest.pop(0) if kinds and rest else section
+    kind = rest.pop(0) if kinds and rest and not is_own(held) else section
     value = held.get(rest[0]) if rest and isinstance(held, dict) else held
     return _Problem((section, *rest[:1]), kind, kinds.get(kind, KINDS[section][0]), value, error)
 
@@ -282,7 +294,8 @@ def _nameless(problem: _Problem) -> str:
 def _of_no_kind(problem: _Problem) -> str:
     known, name = kinds_by_name(problem.dotted), problem.value["name"]
     hint = _hint(str(name), known)
-    return f"{problem.dotted}.name is {value_text(name)}, but it must be one of {_listed(known)}.{hint}"
+    own = 'or the place of your own, such as "package.module:Class"'
+    return f"{problem.dotted}.name is {value_text(name)}, but it must be one of {_listed(known)}, {own}.{hint}"
 
 
 def _unknown(problem: _Problem) -> str:
@@ -293,6 +306,8 @@ def _unknown(problem: _Problem) -> str:
         return f"there is no setting or section '{problem.dotted}'.{hint}"
     section, last = problem.key
     settings = problem.record.settings()
+    if last in settings:  # a setting within its value
+        return _wrong(problem)
     has = f" It has {', '.join(settings)}." if settings else ""
     kinds = kinds_by_name(section)
     near = [*settings, "name"] if kinds else settings

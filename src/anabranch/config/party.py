@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -15,22 +16,29 @@ import tomli_w
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
 from anabranch.broker.nats_conf import MOST_CLIENTS
+from anabranch.config.includes import Key, merged
+from anabranch.config.own import KNOWN, OWN, KnownTag, OwnPart, OwnTag, by_own
 from anabranch.config.run import (
+    ENCODING,
+    MISSING_VALUES,
+    SEPARATOR,
+    ClassNames,
+    ColumnOrName,
     Columns,
     Count,
     Detect,
     DlrUpdate,
     EventActivation,
+    FederationUpdate,
     FixedActivation,
     FullActivation,
-    OgdUpdate,
     Probability,
     Rate,
     Section,
-    SlrUpdate,
     Text,
     value_text,
 )
+from anabranch.config.runtime_options import MOST_LOST, RuntimeOptions
 from anabranch.config.source import (
     TABLE,
     FileFeatures,
@@ -44,7 +52,6 @@ from anabranch.config.source import (
     kind_of,
 )
 from anabranch.errors import ConfigError, counted, nearest
-from anabranch.parties.assemble import Pace
 from anabranch.protocol.server.client_session import LARGEST
 from anabranch.protocol.server.missing import policy
 
@@ -82,11 +89,17 @@ class PartySettings(Section):
     durable: bool = Field(default=False, description="true or false")
     metrics: int | None = Field(default=None, ge=0, le=65535, description="a port, 0 for any that is free")
     metrics_host: Text = Field(default="127.0.0.1", description="an address of this machine")
+    most_lost: Probability = Field(default=MOST_LOST, description="a share from 0 to 1 of the events that may be lost")
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> RuntimeOptions:
         """How the party runs."""
-        return Pace(in_flight=self.in_flight, checkpoint_every=self.checkpoint_every, durable=self.durable)
+        return RuntimeOptions(
+            in_flight=self.in_flight,
+            checkpoint_every=self.checkpoint_every,
+            durable=self.durable,
+            most_lost=self.most_lost,
+        )
 
 
 class ServerSettings(PartySettings):
@@ -97,13 +110,8 @@ class ServerSettings(PartySettings):
     )
 
     @property
-    def pace(self) -> Pace:
-        return Pace(
-            in_flight=self.in_flight,
-            deadline=self.deadline,
-            checkpoint_every=self.checkpoint_every,
-            durable=self.durable,
-        )
+    def pace(self) -> RuntimeOptions:
+        return replace(super().pace, deadline=self.deadline)
 
 
 class PartyFile(ServerSettings):
@@ -115,15 +123,9 @@ class PartyFile(ServerSettings):
     )
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> RuntimeOptions:
         texts = (self.missing,) if isinstance(self.missing, str) else self.missing
-        return Pace(
-            in_flight=self.in_flight,
-            deadline=self.deadline,
-            missing=tuple(policy(text) for text in texts),
-            checkpoint_every=self.checkpoint_every,
-            durable=self.durable,
-        )
+        return replace(super().pace, missing=tuple(policy(text) for text in texts))
 
 
 class TableSection(Section):
@@ -139,8 +141,14 @@ class Labels(TableSection):
 
     path: Text = Field(description="a CSV or Parquet file with named columns")
     event: Text = Field(description="the name of the column with the events' names")
-    label: Text = Field(description="the name of the column with the labels, whole numbers from 0")
+    label: Text = Field(description="the name of the column with the labels")
+    classes: ClassNames | None = Field(
+        default=None, description="a list of the labels in the order of the model's classes; left out, they are numbers"
+    )
     follow: bool = Field(default=False, description="true or false: whether rows that the file gets later count too")
+    missing_values: tuple[str, ...] | None = MISSING_VALUES
+    encoding: Text | None = ENCODING
+    separator: Text | None = SEPARATOR
 
 
 class Features(TableSection):
@@ -148,9 +156,14 @@ class Features(TableSection):
 
     path: Text = Field(description="a CSV or Parquet file with named columns")
     event: Text = Field(description="the name of the column with the events' names")
-    columns: Columns = Field(description="a list of columns' names, in the order in which the model takes them")
+    columns: Annotated[tuple[ColumnOrName, ...], Field(min_length=1)] = Field(
+        description="a list of columns' names, or of tables with rules, in the order in which the model takes them"
+    )
     mean: tuple[float, ...] | None = Field(default=None, description="a list of numbers, one a column")
     std: tuple[float, ...] | None = Field(default=None, description="a list of numbers above 0, one a column")
+    missing_values: tuple[str, ...] | None = MISSING_VALUES
+    encoding: Text | None = ENCODING
+    separator: Text | None = SEPARATOR
 
     @model_validator(mode="after")
     def _one_a_column(self) -> Features:
@@ -164,7 +177,7 @@ class Features(TableSection):
             raise ValueError("features.std has a number that is not above 0 and finite")
         if self.mean is not None and not all(abs(each) < float("inf") for each in self.mean):
             raise ValueError("features.mean has a number that is not finite")
-        if len({*self.columns}) < len(self.columns):
+        if len({each.name for each in self.columns}) < len(self.columns):
             raise ValueError("features.columns names a column twice")
         return self
 
@@ -193,6 +206,12 @@ class LinearTop(Section):
     """The server's part of a linear model: the clients' embeddings added up, and a bias."""
 
     name: Literal["linear"]
+    classes: int = Field(ge=2, description="a whole number of classes of 2 or more")
+
+
+class OwnTop(OwnPart):
+    """A top model of a person's own."""
+
     classes: int = Field(ge=2, description="a whole number of classes of 2 or more")
 
 
@@ -264,21 +283,29 @@ AnyFeatures = Annotated[
     | Annotated[JetStreamFeatures, Tag("jetstream")],
     Discriminator(kind_of),
 ]
-AnyActivation = FullActivation | OwnRandomActivation | EventActivation | OnEventActivation | SendOnDeltaActivation
-UpdateSection = Annotated[OgdUpdate | DlrUpdate | SlrUpdate, Field(discriminator="name")]
+_Own = Annotated[OwnPart, OwnTag]
+_Activation = Annotated[
+    FullActivation | OwnRandomActivation | EventActivation | OnEventActivation | SendOnDeltaActivation,
+    Field(discriminator="name"),
+]
+_Top = Annotated[MlpTop | LinearTop, Field(discriminator="name")]
+_Bottom = Annotated[MlpBottom | LinearBottom, Field(discriminator="name")]
+AnyActivation = Annotated[Annotated[_Activation, KnownTag] | _Own, by_own]
+AnyTop = Annotated[Annotated[_Top, KnownTag] | Annotated[OwnTop, OwnTag], by_own]
+AnyBottom = Annotated[Annotated[_Bottom, KnownTag] | _Own, by_own]
 
 
 class ServerFile(ServerSettings):
     """The settings of a federation's server: its labels and its top model."""
 
     labels: AnyLabels = Field(description="a section: path, event and label, or a source")
-    model: Annotated[MlpTop | LinearTop, Field(discriminator="name")]
+    model: AnyTop
     clients: tuple[ExpectedClient, ...] = Field(
         min_length=1,
         max_length=MOST_CLIENTS,
         description=f"a section [[clients]] for each, with name and embedding, at most {MOST_CLIENTS:,}",
     )
-    update: UpdateSection = DlrUpdate(name="DLR")
+    update: FederationUpdate = DlrUpdate(name="DLR")
     activation: FixedActivation | None = Field(
         default=None, description='left out, or {name = "Fixed", k = ..}: whatever else there is, each client decides'
     )
@@ -299,9 +326,9 @@ class ClientFile(PartySettings):
         ge=1, le=MOST_CLIENTS, description=f"how many clients the federation has, at most {MOST_CLIENTS:,}"
     )
     features: AnyFeatures = Field(description="a section: path, event and columns, or a source")
-    model: Annotated[MlpBottom | LinearBottom, Field(discriminator="name")]
-    update: UpdateSection = DlrUpdate(name="DLR")
-    activation: Annotated[AnyActivation, Field(discriminator="name")] = FullActivation(name="Full")
+    model: AnyBottom
+    update: FederationUpdate = DlrUpdate(name="DLR")
+    activation: AnyActivation = FullActivation(name="Full")
     checkpoint_every: int = Field(default=1000, ge=1, description="a whole number of steps of 1 or more")
     learning_rate: Rate = _RATE
     learning_rate_power: Rate = _POWER
@@ -310,7 +337,7 @@ class ClientFile(PartySettings):
 
 
 AnyFile = PartyFile | ServerFile | ClientFile
-_KINDS: dict[str, type[PartySettings]] = {"run": PartyFile, "labels": ServerFile, "features": ClientFile}
+KINDS: dict[str, type[PartySettings]] = {"run": PartyFile, "labels": ServerFile, "features": ClientFile}
 """The setting that only this kind of file has."""
 
 
@@ -329,24 +356,31 @@ def load(path: Path) -> AnyFile:
     return check(values, path)
 
 
-def check(values: Mapping[str, Any], path: Path) -> AnyFile:
+def check(given: Mapping[str, Any], path: Path) -> AnyFile:
     """Return the settings of a party's file of this path, which its relative paths are relative to the folder of.
+
+    So are the paths in the files that it includes.
 
     Raises:
         ConfigError: where a setting is unknown or out of range; it names each.
     """
-    found = [key for key in _KINDS if key in values]
+    whole = merged(given, path)
+    values = whole.values
+    found = [key for key in KINDS if key in values]
     if len(found) != 1:
         has = f"has both {' and '.join(found)}" if found else "has neither [labels] nor [features]"
         raise ConfigError(
             f"{path}: {has}: the server's file has [labels], a client's has [features], and one of 'anabranch up' run"
         )
-    kind = _KINDS[found[0]]
+    kind = KINDS[found[0]]
     try:
         party = kind.model_validate(_tuples(values))
     except ValidationError as error:
-        lines = dict.fromkeys(_complaint(kind, detail, values) for detail in _telling(error.errors()))
-        raise ConfigError("\n".join(f"{path}: {line}" for line in lines)) from None
+        lines = dict.fromkeys(
+            f"{whole.origin(_key(detail, values), path)}: {_complaint(kind, detail, values)}"
+            for detail in _telling(error.errors())
+        )
+        raise ConfigError("\n".join(lines)) from None
     assert isinstance(party, AnyFile)
     return _absolute(party, path.absolute().parent)
 
@@ -392,6 +426,8 @@ def _complaint(kind: type[Section], detail: Any, values: Any) -> str:
     for part in detail["loc"]:
         if isinstance(part, int):
             name, held = f"{name}[{part + 1}]", _part(held, part)
+        elif part in (KNOWN, OWN):
+            continue
         elif part in kinds:
             record, kinds = kinds[part], {}
         elif record is not None:
@@ -420,6 +456,18 @@ def _complaint(kind: type[Section], detail: Any, values: Any) -> str:
             said = str(detail["ctx"]["error"])
             return f"{name}: {said}" if not said.startswith(f"{name}.") else said
     return f"{name} is {value_text(held)}, but it must be {needed or 'a section of settings'}"
+
+
+def _key(detail: Any, values: Any) -> Key:
+    """Return the key of the setting that pydantic complains about; its ``loc`` also names kinds and members of
+    unions.
+    """
+    key: list[str] = []
+    for part in detail["loc"]:
+        if isinstance(values, Mapping) and part in values:
+            key.append(part)
+            values = values[part]
+    return tuple(key) if detail["type"] != "missing" else ()
 
 
 def _fields(section: type[Section]) -> dict[str, Any]:

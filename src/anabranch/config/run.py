@@ -14,6 +14,9 @@ from typing import Annotated, Any, Literal, get_args
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from anabranch.config.own import KnownTag, OwnPart, OwnTag, by_own
+from anabranch.tables import Column, TableForm
+
 Count = Annotated[int, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -136,6 +139,39 @@ class PhysicsStream(Section):
         return self
 
 
+class ColumnSection(Section):
+    """A column and what is made of it."""
+
+    name: Text = Field(description="the name of the column")
+    kind: Literal["number", "flag", "category"] = Field(default="number", description='"number", "flag" or "category"')
+    missing: Text | float | None = Field(
+        default=None, description='"refuse", "mean", "zero" or a number; of a category "unknown" or "refuse"'
+    )
+    standardise: bool = Field(default=False, description="true or false")
+    values: tuple[Text, ...] = Field(default=(), description="a list of texts")
+
+    @property
+    def column(self) -> Column:
+        """As the features take it."""
+        return Column(self.name, self.kind, self.missing, self.standardise, self.values)
+
+
+ColumnOrName = Annotated[
+    ColumnSection, BeforeValidator(lambda given: {"name": given} if isinstance(given, str) else given)
+]
+ClassNames = Annotated[tuple[Text | int, ...], Field(min_length=2)]
+MISSING_VALUES: Any = Field(default=None, description='a list of the texts that mean no value, such as ["NA", "?"]')
+ENCODING: Any = Field(default=None, description='"auto" or an encoding of a CSV file, such as "latin-1"')
+SEPARATOR: Any = Field(default=None, description='the character between two cells of a CSV file, such as ";"')
+
+
+def form_of(section: Section) -> TableForm:
+    """Return how a table is written, as the section that names its file says."""
+    settings = ("header", "encoding", "separator", "missing_values", "ignore")
+    given = {name: value for name in settings if (value := getattr(section, name, None)) is not None}
+    return TableForm(**given)
+
+
 class TableStream(Section):
     """Any CSV or Parquet file."""
 
@@ -145,7 +181,19 @@ class TableStream(Section):
     split: Split | None = _SPLIT
     standardise: Literal["online", "none"] | Scale = _STANDARDISE
     header: Literal["auto"] | bool = Field(default="auto", description='"auto", true or false')
-    classes: int | None = Field(default=None, ge=1, description="a whole number of classes of 1 or more")
+    classes: Count | ClassNames | None = Field(
+        default=None, description="a whole number of classes of 1 or more, or a list of the labels in order"
+    )
+    columns: tuple[ColumnOrName, ...] | None = Field(
+        default=None,
+        description='a list of columns and their rules, such as {name = "wind", kind = "category", values = ["N"]}',
+    )
+    missing_values: tuple[str, ...] | None = MISSING_VALUES
+    ignore: tuple[str, ...] | None = Field(
+        default=None, description='a list of columns that nobody holds; "" is each column without a name'
+    )
+    encoding: Text | None = ENCODING
+    separator: Text | None = SEPARATOR
     shuffle_buffer: int = _SHUFFLE
 
 
@@ -271,6 +319,24 @@ class GeometricLabelDelay(Section):
     mean: Rate
 
 
+_Own = Annotated[OwnPart, OwnTag]
+_Model = Annotated[ImnistModel | PhysicsModel | MlpModel | LinearModel, Field(discriminator="name")]
+_Stream = Annotated[ImnistStream | PhysicsStream | TableStream, Field(discriminator="name")]
+_Update = Annotated[OgdUpdate | DlrUpdate | ActiveDlrUpdate | MomentumUpdate | SlrUpdate, Field(discriminator="name")]
+_Activation = Annotated[
+    FullActivation | RandomActivation | EventActivation | FixedActivation | RecordedActivation,
+    Field(discriminator="name"),
+]
+AnyModel = Annotated[Annotated[_Model, KnownTag] | _Own, by_own]
+AnyStream = Annotated[Annotated[_Stream, KnownTag] | _Own, by_own]
+AnyUpdate = Annotated[Annotated[_Update, KnownTag] | _Own, by_own]
+FederationUpdate = Annotated[
+    Annotated[Annotated[OgdUpdate | DlrUpdate | SlrUpdate, Field(discriminator="name")], KnownTag] | _Own, by_own
+]
+"""The updates that a party of a federation may have."""
+AnyActivation = Annotated[Annotated[_Activation, KnownTag] | _Own, by_own]
+
+
 class Config(Section):
     """A whole run.
 
@@ -296,17 +362,12 @@ class Config(Section):
         '{name = "geometric", mean = 50}, with numbers of 0 or more',
     )
     label_learning: Literal["fresh", "stored"] = Field(default="fresh", description='"fresh" or "stored"')
-    model: Annotated[ImnistModel | PhysicsModel | MlpModel | LinearModel, Field(discriminator="name")]
-    stream: Annotated[ImnistStream | PhysicsStream | TableStream, Field(discriminator="name")]
+    model: AnyModel
+    stream: AnyStream
     drift: Drift | None = None
     detect: Detect | None = None
-    update: Annotated[
-        OgdUpdate | DlrUpdate | ActiveDlrUpdate | MomentumUpdate | SlrUpdate, Field(discriminator="name")
-    ] = DlrUpdate(name="DLR")
-    activation: Annotated[
-        FullActivation | RandomActivation | EventActivation | FixedActivation | RecordedActivation,
-        Field(discriminator="name"),
-    ] = FullActivation(name="Full")
+    update: AnyUpdate = DlrUpdate(name="DLR")
+    activation: AnyActivation = FullActivation(name="Full")
 
     def to_dict(self) -> dict[str, Any]:
         """Return every setting that has a value, as plain values."""
@@ -323,6 +384,8 @@ class Config(Section):
                 return 2
             case ImnistModel(clients=clients) | MlpModel(clients=clients) | LinearModel(clients=clients):
                 return clients
+            case _:
+                return None
 
     def title(self) -> str:
         """Return the run in a few words.
@@ -330,7 +393,7 @@ class Config(Section):
         >>> Config(model=ImnistModel(name="imnist"), stream=ImnistStream(name="imnist"), drift=Drift()).title()
         'DLR (window 10, decay 0.95) · Full · imnist, drift every 50 rounds'
         """
-        path = None if isinstance(self.stream, ImnistStream) else self.stream.path
+        path = None if isinstance(self.stream, ImnistStream | OwnPart) else self.stream.path
         stream = Path(path).name if path else self.stream.name
         drift = f", drift every {self.drift.every} rounds" if self.drift else ""
         late = () if self.label_delay == 0 else (f"labels {self._late()} late, {self.label_learning}",)
@@ -372,7 +435,7 @@ def value_text(value: Any) -> str:
     return tomli_w.dumps({"v": value}).removeprefix("v = ").rstrip()
 
 
-def _words(section: Section) -> str:
+def _words(section: Section | OwnPart) -> str:
     """Return a section's name and numbers, such as ``'DLR (window 10, decay 0.95)'``."""
     held = section.model_dump(exclude={"client_window", "path"})
     name = str(held.pop("name"))

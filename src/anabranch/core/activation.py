@@ -1,8 +1,8 @@
 """Who is activated in a round: the set ``A_t``.
 
-Whoever decides, draws. A client decides its own activation, from its own features or with its own random key
-(`anabranch.core.random_keys.party_key`), and sees nothing of the others (`Activation.decide`); only `Fixed` is the server's.
-The simulator asks for many rounds at once (`Activation.mask`) and gets the same decisions.
+The party that decides also draws. A client decides its own activation, from its own features or with its own random
+key (`anabranch.core.random_keys.party_key`). It sees nothing of the others (`Activation.decide`). The server decides
+under `Fixed` only. The simulator asks for many rounds at once (`Activation.mask`) and gets the same decisions.
 """
 
 from __future__ import annotations

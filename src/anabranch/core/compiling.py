@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import numpy as np
+
+from anabranch.errors import ConfigError
 
 OPTIONS: dict[str, Any] = {
     # A round is many small steps. Sharing each among the cores costs more than it saves: on two cores a DLR round
@@ -29,6 +33,23 @@ def compiled(function: Callable[..., Any], *, donate: Literal["none", "all-excep
     2.0
     """
     return eqx.filter_jit(function, donate=donate, compiler_options=OPTIONS)  # type: ignore[call-overload]
+
+
+@functools.cache
+def check_devices() -> None:
+    """Raise a ConfigError where JAX finds no device to compute on, as under ``JAX_PLATFORMS=cuda`` without a GPU."""
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:
+        variable, value = "JAX_PLATFORMS", getattr(jax.config, "jax_platforms", None)
+        if not value and (requested := re.search("Unknown backend: '(.*)' requested", str(error))):
+            variable, value = "JAX_PLATFORM_NAME", requested[1]
+        if not value:
+            raise ConfigError(f"JAX finds no device on this machine: {error}") from error
+        raise ConfigError(
+            f"{variable} = {value!r}: JAX finds no such device on this machine; allowed is what it has, and always "
+            f"cpu: unset {variable}, or set {variable}=cpu"
+        ) from error
 
 
 def copied(leaf: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.checks import whole
+from anabranch.core.compiling import compiled
 from anabranch.core.layers import MLP, Dense, Projection, Sum
 from anabranch.core.random_keys import SEEDS, initial_key
 from anabranch.errors import ModelError, nearest
@@ -41,6 +42,8 @@ class SplitModel(eqx.Module):
         clients: any Equinox modules; each maps its feature vector (d_m,) to an embedding (e_m,).
         server: any Equinox module; maps the concatenated embeddings (Σ e_m,) to logits (c,). The loss applies the
             softmax, so the module must not.
+        widths: how many features each client holds; needed only to call a model whose clients do not begin with a dense
+            layer. A trained model knows them from its stream.
 
     Raises:
         ModelError: where there are no clients, or a part is not an Equinox module.
@@ -50,16 +53,18 @@ class SplitModel(eqx.Module):
     ...     clients=[eqx.nn.Linear(3, 4, key=keys[0]), eqx.nn.MLP(2, 4, 8, 1, key=keys[1])],
     ...     server=eqx.nn.MLP(8, 2, 16, 1, key=keys[2]),
     ... )
-    >>> model(jnp.ones(5), widths=(3, 2)).shape
-    (2,)
+    >>> model(jnp.ones(5)).shape, model([jnp.ones((7, 3)), jnp.ones((7, 2))]).shape
+    ((2,), (7, 2))
     >>> sorted(model.to_arrays())[:2]
     ['client1.bias', 'client1.weight']
     """
 
     clients: tuple[eqx.Module, ...]
     server: eqx.Module
+    widths: tuple[int, ...] | None = eqx.field(static=True)
+    """How many features each client holds; None if that is not known yet."""
 
-    def __init__(self, clients: Sequence[eqx.Module], server: eqx.Module) -> None:
+    def __init__(self, clients: Sequence[eqx.Module], server: eqx.Module, widths: Sequence[int] | None = None) -> None:
         self.clients = tuple(clients)
         self.server = server
         if not self.clients:
@@ -75,13 +80,70 @@ class SplitModel(eqx.Module):
                     f"{name}: {type(part).__name__} holds {', '.join(sorted(map(str, dtypes - _DTYPES)))} arrays, but "
                     "parties compute in float32 or float64; for shorter messages see wire_dtype"
                 )
+        taken = [_input_width(client) for client in self.clients] if widths is None else list(widths)
+        self.widths = tuple(taken) if None not in taken else None  # type: ignore[arg-type]
 
-    def __call__(self, x: jax.Array, widths: Sequence[int]) -> jax.Array:
-        """Return the logits (c,) of one whole sample (Σ d_m,), split into the clients' ``widths``."""
-        starts = np.cumsum([0, *widths])
-        parts = [x[a:b] for a, b in pairwise(starts)]
+    def __call__(self, x: Any, widths: Sequence[int] | None = None) -> jax.Array:
+        """Return the logits (c,) of one sample, or (n, c) of a batch.
+
+        Args:
+            x: a list with one array for each client, (d_m,) or (n, d_m); or their features side by side in one array,
+                (Σ d_m,) or (n, Σ d_m).
+            widths: how many features each client holds, if the model does not know that.
+
+        Raises:
+            ModelError: if the number of clients or of features does not fit.
+        """
+        parts = self._parts(x, self.widths if widths is None else tuple(widths))
+        return self._logits(parts) if parts[0].ndim == 1 else jax.vmap(self._logits)(parts)
+
+    def predict_proba(self, x: Any) -> NDArray[np.floating[Any]]:
+        """Return the probability of each class, (c,) for one sample or (n, c) for a batch, given as for a call."""
+        return np.asarray(_probabilities(self, self._parts(x, self.widths)))
+
+    def predict(self, x: Any) -> Any:
+        """Return the most probable class of one sample, or those (n,) of a batch, given as for a call.
+
+        >>> model = linear((1, 2), 3).with_arrays(
+        ...     {"client1.weight": np.ones((1, 3)), "client2.weight": np.ones((2, 3)), "server.bias": [0, 2, 1]}
+        ... )
+        >>> model.predict([0.5, 1, 1]), model.predict(np.zeros((4, 3)))
+        (1, array([1, 1, 1, 1]))
+        """
+        best = self.predict_proba(x).argmax(-1)
+        return int(best) if best.ndim == 0 else best
+
+    def _logits(self, parts: Sequence[jax.Array]) -> jax.Array:
+        """Return the logits (c,) of one sample, of which each client has its part."""
         embeddings = [_apply(client, part) for client, part in zip(self.clients, parts, strict=True)]
         return _apply(self.server, jnp.concatenate(embeddings))
+
+    def _parts(self, x: Any, widths: tuple[int, ...] | None) -> list[jax.Array]:
+        """What each client has of one sample (d_m,), or of a batch (n, d_m), in the model's precision."""
+        dtype = jax.tree.leaves(eqx.filter(self.server, eqx.is_inexact_array))[0].dtype
+        if isinstance(x, list | tuple) and any(np.ndim(part) for part in x):
+            parts = [jnp.asarray(part, dtype) for part in x]
+        else:
+            whole = jnp.asarray(x, dtype)
+            if widths is None:
+                raise ModelError(
+                    f"x has shape {whole.shape}, and the model does not know how many features each client holds: give "
+                    "a list with one array for each client, or widths"
+                )
+            if not whole.ndim or whole.shape[-1] != sum(widths):
+                raise ModelError(f"x has shape {whole.shape}, but the clients hold {sum(widths)} features together")
+            parts = [whole[..., a:b] for a, b in pairwise(np.cumsum([0, *widths]).tolist())]
+        if len(parts) != len(self.clients):
+            raise ModelError(
+                f"x is a list of {len(parts)}, but the model has {len(self.clients)} clients: give one array for each, "
+                "or an array with all clients' features side by side"
+            )
+        shapes = [part.shape for part in parts]
+        if len({shape[:-1] for shape in shapes}) > 1 or len(shapes[0]) not in (1, 2):
+            raise ModelError(f"x has arrays of shapes {shapes}, but all are (d_m,), or all are (n, d_m) with one n")
+        if widths is not None and tuple(shape[-1] for shape in shapes) != widths:
+            raise ModelError(f"x has arrays of shapes {shapes}, but the clients hold {widths} features")
+        return parts
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return every trained array by name, such as ``client1.layers.0.weight``; dense weights are (in, out)."""
@@ -141,6 +203,12 @@ def _apply(module: eqx.Module, x: jax.Array) -> jax.Array:
     """Return the module's output for one vector."""
     assert callable(module)
     return module(x)
+
+
+@compiled
+def _probabilities(model: SplitModel, parts: list[jax.Array]) -> jax.Array:
+    logits = model._logits(parts) if parts[0].ndim == 1 else jax.vmap(model._logits)(parts)
+    return jax.nn.softmax(logits)
 
 
 def output_width(module: eqx.Module, width: int, name: str, what: str) -> int:
@@ -248,7 +316,7 @@ def linear(widths: Sequence[int], classes: int) -> SplitModel:
     {'client1.weight': (3, 4), 'client2.weight': (2, 4), 'server.bias': (4,)}
     """
     _check_sizes(widths=widths, classes=[classes])
-    return SplitModel([Projection(width, classes) for width in widths], Sum(classes))
+    return SplitModel([Projection(width, classes) for width in widths], Sum(classes), widths)
 
 
 def _check_sizes(*, widths: Sequence[int], **others: Sequence[int]) -> None:

@@ -28,7 +28,7 @@ from anabranch.core.types import (
     Scalar,
     Tree,
 )
-from anabranch.core.updates import Update, Window
+from anabranch.core.updates import Update, Window, taken
 
 
 class Measures(NamedTuple):
@@ -119,12 +119,24 @@ def empty_window(party: Party) -> Party:
     return party._replace(window=jax.tree.map(jnp.zeros_like, party.window))
 
 
-def _init(rule: Rule, model: eqx.Module, memory: Array | None, example: Array, rate: Scalar, *, server: bool) -> Party:
+def zero_gradient(rule: Rule, model: eqx.Module, example: Array) -> Tree:
+    """Return the **0** that a passive party pushes, in the form that the update takes.
+
+    Args:
+        model: the party's model.
+        example: one input of it, such as (d_m,) features; only its shape and type count.
+    """
+
     def gradient(x: Array) -> Tree:
         output, pullback = forward(model, x)
         return pullback(output)[0]
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), eqx.filter_eval_shape(gradient, example))
+    return taken(rule.update, zeros)
+
+
+def _init(rule: Rule, model: eqx.Module, memory: Array | None, example: Array, rate: Scalar, *, server: bool) -> Party:
+    zeros = zero_gradient(rule, model, example)
     window = rule.update.init_window(zeros, server=server)
     gauge = None
     if rule.measure:
@@ -172,7 +184,7 @@ def server_step(
     trouble = jnp.where(jnp.isfinite(loss), trouble, 2)
     trouble = jnp.where(jnp.isfinite(embeddings).all(), trouble, 1).astype(jnp.int32)
 
-    window, direction = rule.update.smooth(server.window, gradient, t)
+    window, direction = rule.update.smooth(server.window, taken(rule.update, gradient), t)
     # `trouble` depends on the last use of the old parameters, so the compiler can step in place without a copy.
     model, optimiser = step(rule, server.model, server.optimiser, direction, rate, trouble == 0)
     newest = rule.update.newest(logits, t)
@@ -191,6 +203,7 @@ def client_step(
     """Push ``v_m^t ∂h_m/∂w_m`` and step where the client is activated; a passive one pushes 0 and does not step."""
     dtype = jax.tree.leaves(parameters(client.model))[0].dtype
     gradient, _ = pullback(v.astype(dtype))
+    gradient = taken(rule.update, gradient)
     window, direction = rule.update.smooth_client(client.window, gradient, t, active)
     model, optimiser = step(rule, client.model, client.optimiser, direction, rate, active)
     gauge = client.gauge

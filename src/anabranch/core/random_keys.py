@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 from jaxtyping import PRNGKeyArray
 
+from anabranch.core.compiling import check_devices
+
 SEEDS = 2**31
 """Seeds are whole numbers below this."""
 INITIAL = 2**32 - 1
@@ -24,4 +26,5 @@ def party_key(seed: int, index: int) -> PRNGKeyArray:
 
 def initial_key(seed: int, index: int) -> PRNGKeyArray:
     """Where a party draws its initial parameters from."""
+    check_devices()
     return jax.random.fold_in(party_key(seed, index), INITIAL)

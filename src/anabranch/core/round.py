@@ -150,7 +150,8 @@ def trained_model(layout: Sequence[Group], federation: Federation) -> SplitModel
         for group, party in zip(layout, federation.clients, strict=True)
         for i in range(group.size)
     ]
-    return SplitModel(clients, jax.tree.map(copied, federation.server.model))
+    widths = [group.features for group in layout for _ in range(group.size)]
+    return SplitModel(clients, jax.tree.map(copied, federation.server.model), widths)
 
 
 def _one(i: int, leaf: Any) -> Any:

@@ -2,7 +2,8 @@
 
 An update answers two questions for a party, state in and state out. ``recall``: what does the party evaluate in this
 round, today's sample or a window of samples? ``smooth``: along which direction does it step, given the gradient of
-what it evaluated? Everything else about a round (`anabranch.core.party`, `anabranch.core.round`) is the same for all three.
+what it evaluated? Everything else about a round is the same for all three: see `anabranch.core.party` and
+`anabranch.core.round`.
 
 An update's numbers are leaves of a pytree, so a compiled program takes them as arguments: another decay compiles
 nothing. Its window length is static, since it is the shape of a buffer.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -39,38 +40,80 @@ class Window(NamedTuple):
 
 
 class Update(eqx.Module):
-    """How the parties remember and step; the base of `OGD`, `DLR` and `SLR`."""
+    """How the parties remember and step; the base of `OGD`, `DLR`, `SLR` and of updates of your own.
+
+    An update of your own writes `init_window` and `smooth`. Both are traced by JAX: state goes in and comes out, and no
+    branch depends on what an array holds. A gradient is a tree of arrays, one for each trained array of the party, of
+    the same shape; ``None`` stands for what is not trained. A field that holds a number is an argument of the compiled
+    program; one that decides on a shape or a branch is ``equinox.field(static=True)``.
+
+    >>> class Momentum(Update):
+    ...     beta: float = 0.9
+    ...     def init_window(self, gradient, *, server):
+    ...         return jax.tree.map(jnp.zeros_like, gradient)
+    ...     def smooth(self, window, gradient, t):
+    ...         mean = jax.tree.map(lambda m, g: self.beta * m + (1 - self.beta) * g, window, gradient)
+    ...         return mean, mean
+    >>> gradient = [jnp.array([1.0, 2.0])]
+    >>> window = Momentum(0.5).init_window(gradient, server=True)
+    >>> Momentum(0.5).smooth(window, gradient, 0)[1]
+    [Array([0.5, 1. ], dtype=float32)]
+    """
+
+    outer_products: ClassVar[bool] = False
+    """Whether the update takes the gradient of a matrix as an `anabranch.core.gradients.Outer` if it is one: a window
+    of them takes less memory. A subclass with an `init_window` or a `smooth` of its own says so itself."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "outer_products" not in vars(cls) and {"init_window", "smooth"} & vars(cls).keys():
+            cls.outer_products = False
 
     @property
-    @abstractmethod
     def rows(self) -> int | None:
         """How many samples a party evaluates a round: a window of them, or None for one sample without an axis."""
+        return None
 
     def sent_rows(self, t: Any) -> Any:
         """Return how many embeddings a client sends in round ``t`` (from 0): what exists, one or up to a window."""
         return np.ones_like(t)
 
-    @abstractmethod
     def init_memory(self, like: Array) -> Array | None:
         """What a party remembers of its inputs (a client's features, the server's labels) before round 0."""
+        return None
 
-    @abstractmethod
     def recall(self, memory: Array | None, new: Array, t: Round) -> tuple[Array | None, Array]:
         """Return the memory with this round's input in it, and what the party evaluates."""
+        return memory, new
 
     @abstractmethod
-    def init_window(self, gradient: Tree, *, server: bool) -> Window | None:
-        """What a party remembers of its gradients before round 0."""
+    def init_window(self, gradient: Tree, *, server: bool) -> Any:
+        """What a party remembers of its gradients before round 0: any tree of arrays, or None."""
 
     @abstractmethod
-    def smooth(self, window: Window | None, gradient: Tree, t: Round) -> tuple[Window | None, Tree]:
+    def smooth(self, window: Any, gradient: Tree, t: Round) -> tuple[Any, Tree]:
         """Return the window with this round's gradient in it, and the direction of the step, written out."""
 
-    def smooth_client(
-        self, window: Window | None, gradient: Tree, t: Round, active: Flag
-    ) -> tuple[Window | None, Tree]:
+    def smooth_client(self, window: Any, gradient: Tree, t: Round, active: Flag) -> tuple[Any, Tree]:
         """Return the same for a client; a passive round counts as a gradient of **0**."""
         return self.smooth(window, blank(active, gradient), t)
+
+    can_take_back: ClassVar[bool] = False
+    """Whether the update has a `take_back`. Without it a federation's server keeps a copy of each window."""
+
+    def take_back(self, window: Any, t: Round) -> Any:
+        """Return the window without the gradient of round ``t``, which was pushed last and was not finite.
+
+        A federation's server goes on after such a round. An update that has this sets ``can_take_back = True``.
+        """
+        raise NotImplementedError
+
+    def is_at_rest(self, window: Any, pushed: Any) -> Flag:
+        """Return whether further zeros change nothing, given a window and the same window with one more **0**.
+
+        A client that was passive for thousands of rounds then stops pushing zeros. The default is never at rest.
+        """
+        return jnp.bool_(False)
 
     def newest(self, evaluated: Array, t: Round) -> Array:
         """Of what the party evaluated, this round's own."""
@@ -108,6 +151,8 @@ class DLR(Update):
     1.75
     """
 
+    outer_products: ClassVar[bool] = True
+    can_take_back: ClassVar[bool] = True
     window: int = eqx.field(static=True)
     decay: float
     client_window: bool = eqx.field(static=True)
@@ -131,16 +176,6 @@ class DLR(Update):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(window={self.window}, decay={self.decay}, client_window={self.client_window})"
 
-    @property
-    def rows(self) -> None:
-        return None
-
-    def init_memory(self, like: Array) -> None:
-        return None
-
-    def recall(self, memory: Array | None, new: Array, t: Round) -> tuple[None, Array]:
-        return None, new
-
     def init_window(self, gradient: Tree, *, server: bool) -> Window | None:
         if self.window == 1 or not (server or self.client_window):
             return None  # W is 1, or the party steps along what it was given: nothing to remember
@@ -163,9 +198,15 @@ class DLR(Update):
         )
         return Window(ring, total), jax.tree.map(lambda s: cast(self.scale, s) * s, total)
 
-    def unpushed(self, window: Window, t: Round) -> Window:
-        """Return the window before round ``t``'s gradient was pushed; its sum is added up anew, so nothing of that
-        is left.
+    def is_at_rest(self, window: Window, pushed: Window) -> Flag:
+        empty = [~leaf.any() for leaf in jax.tree.leaves(window.ring)]
+        same = [(a == b).all() for a, b in zip(*map(jax.tree.leaves, (window.total, pushed.total)), strict=True)]
+        return jnp.stack([*empty, *same]).all()
+
+    def take_back(self, window: Window, t: Round) -> Window:
+        """Return the window before round ``t``'s gradient was pushed.
+
+        The sum is computed anew, so nothing of that gradient is left.
         """
         slots = self.window + 1
         ring = jax.tree.map(lambda r: r.at[t % slots].set(0), window.ring)
@@ -292,6 +333,43 @@ class SLR(Update):
 
     def exists(self, t: Round) -> Array:
         return jnp.arange(self.window, dtype=jnp.int32) <= t
+
+
+def taken(update: Update, gradient: Tree) -> Tree:
+    """Return the gradient in the form that the update takes."""
+    return gradient if update.outer_products else dense(gradient)
+
+
+def check_contract(update: Update, trained: Tree) -> None:
+    """Refuse an update whose window or direction does not have the shapes that a round needs.
+
+    Args:
+        update: any, a person's own too.
+        trained: the trained arrays of a party.
+
+    Raises:
+        ConfigError: if it does not; the message names the method.
+    """
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), trained)
+    window = jax.eval_shape(lambda gradient: update.init_window(gradient, server=True), like)
+    returned = jax.eval_shape(update.smooth, window, like, jax.ShapeDtypeStruct((), jnp.int32))
+    name = f"update {type(update).__name__}: smooth"
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise ConfigError(f"{name} returns {returned!r:.60}, but (window, direction) is needed")
+    for what, there, wanted, source in (
+        ("a window", returned[0], window, "the one of init_window"),
+        ("a direction", returned[1], like, "the gradient"),
+    ):
+        if (given := _shapes(there)) != (needed := _shapes(wanted)):
+            different = next((pair for pair in zip(given, needed, strict=False) if pair[0] != pair[1]), None)
+            detail = f"{different[0]} for {different[1]}" if different else f"{len(given)} arrays for {len(needed)}"
+            raise ConfigError(f"{name} returns {what} of other shapes or types than {source}: {detail}")
+
+
+def _shapes(tree: Tree) -> list[str]:
+    """Return each array's place, type and shape."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [f"{jax.tree_util.keystr(path)} {leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves]
 
 
 def cast(number: float | Array, like: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +18,6 @@ from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Stop
 from anabranch.protocol.client.conversation import ClientConversation
 from anabranch.protocol.server.client_session import KEPT
-from anabranch.storage import checkpoint
 
 STATE = "checkpoints"
 AHEAD = 5000
@@ -68,17 +68,25 @@ class ClientParty(Engine):
         self._hello_again = self._look_again = self._bye_again = 0.0
         self._say_waits = math.inf
         """When a person is told that it waits for its dismissal; -inf once that was said."""
+        self._counted: Counter[str] = Counter()
+        """What `counts` were in the processes before this one, up to the last checkpoint."""
         self._kept: list[int] = [m.NONE]
         """The last rounds in the checkpoints that are kept, the older first."""
         self._saves = self._done
         """What was `_done` when the last checkpoint was made, be it on the disk yet or not."""
-        found = checkpoint.load(self.folder)
+        found = self._load(conversation.terms, server=False)
         if found is not None:
-            for text in found.damaged:
-                self._log.warning("%s; going on from the one before", text)
-            self._check_found(found, conversation.terms, server=False)
+            whose = found.state.get("client", conversation.client)
+            if whose != conversation.client:
+                raise CheckpointError(
+                    f"{found.path}: is the checkpoint of client {whose}, and this is client {conversation.client}: "
+                    "give each party a folder of its own"
+                )
             try:
                 conversation.restore(found.arrays, found.state)
+                self.earlier.update(found.state.get("notes", {}))
+                self._counted.update(found.state.get("counts", {}))
+                self.link.restore(found.state.get("wire", []))
             except (ValueError, KeyError, TypeError) as error:
                 raise CheckpointError(
                     f"{found.path}: is the checkpoint of another model, update or features ({error}): name another "
@@ -88,6 +96,13 @@ class ClientParty(Engine):
             conversation.saved(m.NONE)
         self._kept_at = (self._done, self._done)
         """What was `_done` at the checkpoints that are kept, the older first; a process begins with one at most."""
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Events announced, rounds answered, events replied for, and steps, in this process and before."""
+        talk = self.conversation
+        here = {"announced": talk.announced, "answers": talk.answers, "replies": talk.replies}
+        return self._counted + Counter(here | {"steps": talk.activations})
 
     @property
     def _done(self) -> tuple[int, int]:
@@ -103,7 +118,9 @@ class ClientParty(Engine):
 
     def _begin(self) -> list[Action]:
         self._hello_again = time.monotonic() + HELLO_EVERY
-        if self._events is not None:
+        if self._events is None:
+            self.conversation.goes_on_at(m.NEVER)
+        else:
             self._listening = asyncio.ensure_future(self._listen(self._events))
             self._listening.add_done_callback(self._heard)
         self._log.info("waiting for the server")
@@ -111,11 +128,13 @@ class ClientParty(Engine):
 
     async def _listen(self, events: AsyncIterator[bytes]) -> None:
         async for event in events:
-            while self.conversation.told >= AHEAD and not await self._makes_room():  # until rounds are over
+            held = not self.conversation.by_data  # else the server says how far it listens
+            while held and self.conversation.told >= AHEAD and not await self._makes_room():  # until rounds are over
                 self._turned.clear()
                 await self._turned.wait()
             await self._do(self.conversation.happened(event))
             await asyncio.sleep(0)  # a source that never waits would leave no time for anything else
+        await self._do(self.conversation.goes_on_at(m.NEVER))
 
     async def _makes_room(self) -> bool:
         """Give up the oldest of its own events, where nobody else does and the rounds are past it; whether it has."""
@@ -207,7 +226,8 @@ class ClientParty(Engine):
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         self._saves = self._done
         arrays, values = self.conversation.state()
-        return arrays, values | {"terms": asdict(self.conversation.terms)}
+        counts = {"counts": self.counts, "notes": self.noted(), "wire": self.link.state()}
+        return arrays, values | {"client": self.conversation.client, "terms": asdict(self.conversation.terms)} | counts
 
     def _saved(self, values: dict[str, Any]) -> None:
         # The server keeps what came after the one before, in case this one is damaged.

@@ -28,8 +28,12 @@ from anabranch.protocol.actions import Action, Note, Played, Predicted, Send, St
 from anabranch.protocol.codec import decode
 from anabranch.protocol.messages import Message
 from anabranch.protocol.terms import Terms
+from anabranch.sources.base import Notes
 from anabranch.storage import checkpoint
+from anabranch.storage.seals import check_seals, seal
 
+LEFT = "left"
+"""Why a party has ended that was told to leave before the end."""
 WELCOME = {"joined", "left"}
 """Notes of what is well."""
 INBOX = 256 * 2**20
@@ -38,8 +42,12 @@ OFTEN = 5
 """So many of these are logged before those that follow soon wait."""
 OLD = "old session"
 """A note of what a restart brings about, or somebody who gives again what he has read: it is in the log too."""
+SEALED = ("waiting.sqlite", "inputs.sqlite", "cursor.sqlite")
+"""Files of a party's folder that hold what no other has, and that a checkpoint goes with."""
 QUIET = {"late", "twice", "stale"}
 """Notes of what the network does now and then: they are counted, and logged where one looks closely."""
+LOSSES = {"event dropped", "features gone"}
+"""Notes of events that nothing is learnt from: the log has the first, and each that makes them ten times as many."""
 
 
 class Engine(ABC):
@@ -58,10 +66,13 @@ class Engine(ABC):
         self.link = Link(credentials, self._received, self._came_back, self._waits, self._fails)
         self.notes: Counter[tuple[str, int | None]] = Counter()
         """How often each thing was noted, of which client."""
+        self.earlier: Counter[str] = Counter()
+        """How often each thing was noted before this process, up to the last checkpoint."""
         self.checkpoint_time: float | None = None
         """When the last checkpoint was saved, by the monotonic clock."""
         self._log = _PartyLog(logging.getLogger(f"anabranch.{name}"), name, self._rounds)
         self._repeats = Repeats(self._say)
+        self._losses = Notes(Counter(), "", lambda text: self.say(text, logging.WARNING))
         self._inbox: deque[tuple[int, bytes]] = deque()
         self._inbox_bytes: Counter[int] = Counter()
         """Of each who sends."""
@@ -76,6 +87,8 @@ class Engine(ABC):
         self._problem: Exception | None = None
         """What went wrong beside the task."""
         self._saving: asyncio.Task[None] | None = None
+        self._begins = False
+        """Whether no process before this one has saved a checkpoint."""
 
     async def run(self) -> Stop:
         """Take part until the end, or until `leave`; saves a checkpoint then.
@@ -86,6 +99,8 @@ class Engine(ABC):
             OutputError: where a checkpoint or the log cannot be written; what was saved before can be used.
         """
         try:
+            if self._begins:  # so that there is a checkpoint which knows the other files of the folder, from the first
+                await self._save()
             if await self._before_leaving(self.link.open()):
                 await self._do(self._begin())
             self._wake.set()  # what is due is due where nothing arrives, too
@@ -115,6 +130,13 @@ class Engine(ABC):
     def _say(self, level: int, text: str) -> None:
         self.say(text, level)
 
+    def noted(self) -> Counter[str]:
+        """Return how often each thing was noted, in this process and before."""
+        counts = Counter(self.earlier)
+        for (what, _), n in self.notes.items():
+            counts[what] += n
+        return counts
+
     def wake(self) -> None:
         """Has it look again at what is to be done."""
         self._wake.set()
@@ -134,14 +156,22 @@ class Engine(ABC):
         opening.result()
         return True
 
-    def _check_found(self, found: checkpoint.Checkpoint, terms: Terms, *, server: bool) -> None:
-        """Whether the folder's checkpoint is of such a party, and made with the settings of today.
+    def _load(self, terms: Terms, *, server: bool) -> checkpoint.Checkpoint | None:
+        """Load the folder's checkpoint; return None if the party begins.
 
-        The federation may have a new name.
+        The checkpoint must be of such a party, and made with the settings of today. The federation may have a new name.
+        The other files of the folder must be those that go with it.
 
         Raises:
-            CheckpointError: where it is not.
+            CheckpointError: if one of these does not hold.
         """
+        found = checkpoint.load(self.folder)
+        self._begins = found is None
+        check_seals(self.folder.parent, None if found is None else found.state.get("seals", {}), SEALED)
+        if found is None:
+            return None
+        for text in found.damaged:
+            self._log.warning("%s; going on from the one before", text)
         names = {True: "the server", False: "a client"}
         if (whose := "talk" in found.state) != server:
             raise CheckpointError(
@@ -155,6 +185,7 @@ class Engine(ABC):
                 f"{found.path}: was made with other settings ({'; '.join(wrong)}): name another folder, or give the "
                 "settings that it was made with"
             )
+        return found
 
     @abstractmethod
     def _begin(self) -> list[Action]:
@@ -197,7 +228,7 @@ class Engine(ABC):
             await self._save()
         if stop is None:
             await self._last_words()
-            return Stop("left")
+            return Stop(LEFT)
         if refused:
             raise RefusedError(stop.reason)
         return stop
@@ -227,6 +258,9 @@ class Engine(ABC):
         level = logging.DEBUG if what in QUIET else logging.INFO if what in WELCOME | {OLD} else logging.WARNING
         at_once = OFTEN if what in WELCOME else 1
         text, now = self._named(note.text, client), time.monotonic()
+        if what in LOSSES:
+            self._losses.note(what, text, note.count)
+            return
         self._repeats.tell((what, client), level, text, now, note.count, at_once)
 
     def _rounds(self) -> int:
@@ -282,9 +316,13 @@ class Engine(ABC):
         await self._write(*self._state())
 
     async def _write(self, arrays: dict[str, Any], values: dict[str, Any]) -> None:
-        await asyncio.to_thread(checkpoint.save, self.folder, arrays, values)
+        await asyncio.to_thread(self._write_sealed, arrays, values)
         self.checkpoint_time = time.monotonic()
         self._saved(values)
+
+    def _write_sealed(self, arrays: dict[str, Any], values: dict[str, Any]) -> None:
+        seals = seal(self.folder.parent, SEALED)
+        checkpoint.save(self.folder, arrays, values | {"seals": seals})
 
     def _knows(self, client: int) -> bool:
         """Return whether there is a client of this number."""

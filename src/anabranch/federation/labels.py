@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from anabranch.checks import is_missing
 from anabranch.errors import ConfigError, DataError
 from anabranch.federation.late_labels import Happening
 from anabranch.federation.tables import event_name
@@ -42,7 +43,7 @@ class Labels:
         name, label = item
         if not isinstance(label, int | np.integer) or not 0 <= label < self._classes:
             raise DataError(
-                f"the label of event {name!r} is {label!r}, but the model tells {self._classes} classes apart: 0 to "
+                f"the label of an event is none of the {self._classes} classes that the model tells apart: 0 to "
                 f"{self._classes - 1}"
             )
         return event_name(name), int(label)
@@ -123,7 +124,7 @@ class _Told(Labels):
 
     def label(self, event: bytes) -> int | None:
         found = self._label(event)
-        return None if found is None else self._checked((event, found))[1]
+        return None if found is None or is_missing(found) else self._checked((event, found))[1]
 
     async def more(self) -> None:
         await self._ended.wait()
@@ -139,6 +140,7 @@ class LateLabels(Labels):
     """
 
     told = True
+    found_none = 0
 
     def __init__(
         self, labels: AsyncIterable[tuple[Event, int]], events: AsyncIterable[Event] | None, classes: int

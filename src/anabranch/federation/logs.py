@@ -10,6 +10,10 @@ import traceback
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 LONGEST = 2000
 """Characters of a message; what another party gave as its reason may be longer."""
@@ -134,9 +138,14 @@ def name_party(party: str) -> None:
             handler.formatter.party = party
 
 
-def structured(level: int) -> None:
-    """Let the log of this process go to stderr, as lines of JSON; of what is beneath it, only warnings."""
-    handler = logging.StreamHandler(sys.stderr)
+def structured(level: int, stream: SupportsWrite[str] | None = None) -> None:
+    """Let the log of this process go to stderr, as lines of JSON; of what is beneath it, only warnings.
+
+    Args:
+        level: of the least that is logged.
+        stream: takes the lines instead of stderr.
+    """
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonLines())
     handler.addFilter(lambda record: not record.getMessage().startswith(NOISE))
     for name, least in (("anabranch", level), ("asyncio", logging.WARNING), ("nats", logging.WARNING)):

@@ -121,6 +121,8 @@ class ReplayHappenings:
         seed: that the delays are drawn from.
     """
 
+    found_none = 0
+
     def __init__(self, chunks: Chunks, rounds: int | None, delay: Delay, seed: int) -> None:
         self._chunks, self._rounds, self._delay, self._seed = chunks, rounds, delay, seed
         self._left = self._all()

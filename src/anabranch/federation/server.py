@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 
 from anabranch.broker.credentials import Credentials
 from anabranch.errors import CheckpointError, ConnectError, VersionError
-from anabranch.federation.engine import OFTEN, Engine
+from anabranch.federation.engine import LEFT, OFTEN, Engine
 from anabranch.federation.late_labels import Happenings, WaitingRoom
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Predicted, Send, Stop
 from anabranch.protocol.codec import decode, encode
 from anabranch.protocol.server.conversation import ServerConversation
 from anabranch.protocol.server.totals import Ledger
-from anabranch.storage import checkpoint
 from anabranch.storage.round_log import RoundLog
 
 LOG, STATE = "rounds", "checkpoints"
@@ -134,32 +133,35 @@ class ServerParty(Engine):
         self._last_saved = 0
         self.replayed = self._restore()
         """How many rounds of the log were played again."""
+        self.rounds_before = conversation.rounds
+        """How many rounds were played before this process."""
         self._told_drifts = 0 if self.watch is None else self.watch.counts.total()
         """How many detections a person was told of."""
-        self._gone: Counter[str] = Counter()
-        """Events that were given up in this process, by why."""
-        self._say_gone: dict[str, int] = {}
-        """When a person is told of them again."""
         self._told_end = False
         """Whether a person was told that the labels have ended."""
+        self._expired_before = 0 if late is None else late.waiting.counts["expired label"]
+        """How many labels had come too late before this process."""
 
     def _restore(self) -> int:
-        found = checkpoint.load(self.folder)
+        found = self._load(self.conversation.terms, server=True)
         if found is not None:
-            for text in found.damaged:
-                self._log.warning("%s; going on from the one before", text)
-            self._check_found(found, self.conversation.terms, server=True)
             try:
                 own = {n.removeprefix("talk/"): a for n, a in found.arrays.items() if n.startswith("talk/")}
                 self.conversation.restore(own, found.state["talk"])
                 totals = {n.removeprefix("ledger/"): a for n, a in found.arrays.items() if n.startswith("ledger/")}
                 self.ledger.restore(totals, found.state["ledger"])
+                self.earlier.update(found.state.get("notes", {}))
                 self.link.restore(found.state["wire"])
             except (ValueError, KeyError, TypeError) as error:
                 raise CheckpointError(
                     f"{found.path}: is the checkpoint of another model, update or federation ({error}): name another "
                     "folder, or give the settings that it was made with"
                 ) from error
+            if self.watch is not None and self.watch.began_anew:
+                self._log.warning(
+                    "the detectors of drift begin anew: the checkpoint is of other detectors, or of another version of "
+                    "River"
+                )
             self._kept = [self.conversation.rounds]
             self._last_saved = self.conversation.rounds
         begin = self.conversation.rounds
@@ -193,6 +195,13 @@ class ServerParty(Engine):
             self._samples.go_on(self.conversation.rounds)
         else:
             self.late.go_on(again)
+            learnt = self.late.waiting.counts["learnt"]
+            if learnt > self.conversation.rounds:
+                raise CheckpointError(
+                    f"{self._log_file.folder}: its rounds end after {self.conversation.rounds:,}, but {learnt:,} "
+                    "events were learnt from: a file of the round log is missing or older. Put back a copy of the "
+                    "whole folder, or name another folder to begin anew"
+                )
         return self.conversation.rounds - begin
 
     def _other_version(self, client: int, error: VersionError) -> bool:
@@ -303,11 +312,16 @@ class ServerParty(Engine):
         """Open rounds for the events whose labels are there, and has those predicted that happen."""
         talk = self.conversation
         absent = self._absent(now)
-        await self._forget(late.expired(now), "they have waited too long for their labels")
+        announcing = talk.announcing()
+        gone = late.expired(now, announcing, idle=self._more is not None)
+        await self._forget(gone, "expired", "they have waited too long for their labels")
+        if lost := late.waiting.counts["expired label"] - self._expired_before - self._losses["expired label"]:
+            self._losses.note("expired label", "a label has come whose event has gone: it is not learnt from", lost)
         self._tell_end(late)
         while talk.room and not absent and self._stop is None:
             # In two halves, so that the clients work on one while the server works on the other.
             room = min(talk.room, max(1, talk.in_flight // 2))
+            late.sort_in(room)
             if found := late.ready(room):
                 ready, lates = late.alike(found)
                 events, labels = [each.event for each in ready], [each.label for each in ready]
@@ -320,12 +334,13 @@ class ServerParty(Engine):
             # In turn: where more events come than can be predicted, there is still something to learn from.
             self._labels_next = not self._labels_next
             events, told = late.take(room) if self._labels_next else [], []
-            if not events and not late.waiting.is_ready:
+            if not events and not late.is_ready:
                 told = talk.arrived(now, room)
                 events = late.arrived(told) or late.take(room)
-            if told:
+            if told and late.reads_on:
                 self._want_more(late.source)
             for event in told:
+                late.announced(event, talk.announcers(event))
                 if event in events or late.is_under_way(event):
                     talk.take_up(event)
                 else:
@@ -334,10 +349,14 @@ class ServerParty(Engine):
                 first = late.number(len(events))
                 chosen = None if self._choose is None else self._choose(first, len(events))
                 await self._do(talk.questions.ask(events, now, first=first, stored=late.stored, activated=chosen))
-            elif not told and not late.waiting.is_ready:
+            elif not told and not late.is_ready:
                 break
-        done = late.over and not talk.questions.learning and not late.waiting.is_ready
-        await self._go_on(late.source, now, absent, over=done)
+        if not announcing and not talk.holds_events:
+            late.expect_no_event()
+        done = late.over and not talk.questions.learning and not late.is_ready and not talk.waiting
+        if done:
+            await self._forget(late.expire_now(), "expired", "they have waited too long for their labels")
+        await self._go_on(late.source, now, absent, over=done, reads=late.reads_on)
 
     async def _nobody_waited_for(self) -> bool:
         """Where rounds were played at once, lets those speak who want to come back."""
@@ -347,7 +366,9 @@ class ServerParty(Engine):
         await asyncio.sleep(0)
         return True
 
-    async def _go_on(self, source: Samples | Happenings, now: float, absent: list[int], *, over: bool) -> None:
+    async def _go_on(
+        self, source: Samples | Happenings, now: float, absent: list[int], *, over: bool, reads: bool = True
+    ) -> None:
         """End where nothing follows, and else waits for what does."""
         talk = self.conversation
         if over or talk.full:
@@ -356,7 +377,7 @@ class ServerParty(Engine):
                 self._deadline = now + LAST_ANSWERS
                 why = f"no round can follow: {talk.rounds:,} is the most" if talk.full else "the stream has ended"
                 await self._do(talk.end(why, now))
-        elif talk.room and not absent:
+        elif reads and talk.room and not absent:
             self._want_more(source)
 
     def _want_more(self, source: Samples | Happenings) -> None:
@@ -365,22 +386,18 @@ class ServerParty(Engine):
             self._more = asyncio.ensure_future(source.more())
             self._more.add_done_callback(self._have_more)
 
-    async def _forget(self, events: list[bytes], why: str) -> None:
-        """Events that wait for their labels no longer; why is said at the first, and then at ten times as many."""
-        if not events:
-            return
-        self._gone[why] += len(events)
-        if self._gone[why] >= self._say_gone.get(why, 1):
-            self._say_gone[why] = 10 ** len(str(self._gone[why]))
-            self._log.warning("events are not learnt from, since %s: %d by now", why, self._gone[why])
-        await self._do(self.conversation.forget(events))
+    async def _forget(self, events: list[bytes], kind: str, why: str) -> None:
+        """Forget events that wait for their labels no longer, and say why."""
+        if events:
+            self._losses.note(kind, f"events are not learnt from, since {why}", len(events))
+            await self._do(self.conversation.forget(events))
 
     def _tell_end(self, late: WaitingRoom) -> None:
         """Say once why this server goes on, where no labels come any more."""
         if late.kept_open_by and not self._told_end:
             self._told_end = True
             self._log.info(
-                "the labels have ended; %d of them wait for their events, each for `expiry` seconds at most",
+                "the labels have ended; %d of them wait for their events, until no client announces one any more",
                 late.kept_open_by,
             )
 
@@ -421,7 +438,8 @@ class ServerParty(Engine):
             if found is not None and not found.done():
                 found.set_result(predicted)
         elif self.late is not None:
-            await self._forget(self.late.predicted(predicted), "more than `most` waited, and the oldest had to go")
+            gone = self.late.predicted(predicted)
+            await self._forget(gone, "crowded out", "more than `most` waited, and the oldest had to go")
             self._wake.set()
 
     def _have_more(self, task: asyncio.Task[None]) -> None:
@@ -467,6 +485,9 @@ class ServerParty(Engine):
         self._log_file.append_many(played.first, [encode(record) for record in played.records])
         if self.late is not None:
             self.late.learnt([record.event for record in played.records])
+        if skipped := sum(not record.embeddings.size for record in played.records):
+            text = "a round was dropped, since it lacked the embedding of a client that nothing stands in for"
+            self._losses.note("dropped round", text, skipped)
         self.ledger.add(played)
         self._tell_drifts()
 
@@ -495,7 +516,7 @@ class ServerParty(Engine):
         totals, ledger = self.ledger.state()
         arrays = {f"talk/{n}": a.copy() for n, a in own.items()} | {f"ledger/{n}": a.copy() for n, a in totals.items()}
         values = {"terms": asdict(self.conversation.terms), "talk": talk, "ledger": ledger, "wire": self.link.state()}
-        return arrays, values
+        return arrays, values | {"notes": self.noted()}
 
     def _saved(self, values: dict[str, Any]) -> None:
         # The one before is kept, in case this one is damaged, and so are the rounds since then.
@@ -510,7 +531,7 @@ class ServerParty(Engine):
             stop = await super()._finish()
         finally:
             self._log_file.close()
-        if stop.reason == "left":
+        if stop.reason == LEFT:
             await self._tell_kept()
         else:  # it waits for nobody any more
             await self._dismiss(range(1, len(self.conversation.seats) + 1), stop.reason)

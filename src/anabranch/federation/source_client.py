@@ -22,13 +22,15 @@ from anabranch.federation.server import ServerParty
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Stop
 from anabranch.protocol.client.pending_steps import REMEMBERED
+from anabranch.protocol.server.conversation import ServerConversation
 from anabranch.sources.activation import Stimulus
-from anabranch.sources.base import Happening, Place, Source
+from anabranch.sources.base import Happening, Source
 from anabranch.sources.features import Features
 from anabranch.sources.inputs import Found, Inputs
 from anabranch.sources.labels import LateLabel, SourceLabels
 from anabranch.storage.event_ids import Names
 from anabranch.storage.feature_store import KeptInputs
+from anabranch.storage.place import Place
 
 SAVE_EVERY = 5.0
 """Seconds after which a client saves a checkpoint because a source waits to hear that something is safe."""
@@ -38,6 +40,10 @@ EXPIRE_EVERY = 60.0
 """Seconds between two looks at which inputs are too old."""
 SLOW = 10.0
 """Seconds after which a person is told that a look-up is not answered."""
+READ_AHEAD = 1000
+"""So many labels are read before they are sorted in."""
+AT_A_TIME = 256
+"""So many events a client announces at a time, where the server says up to when."""
 UNSAFE = 20_000
 """So many events may wait to be safe; then the oldest is given up, as the conversation does with fewer."""
 
@@ -97,6 +103,11 @@ class _Sourced(Engine):
     _source: Source
     _taken: _Taken
 
+    @property
+    def source(self) -> Source:
+        """Where its events come from."""
+        return self._source
+
     def _take_from(self, source: Source, taken: _Taken) -> None:
         self._source, self._taken = source, taken
         taken.fails = self._fails
@@ -106,8 +117,12 @@ class _Sourced(Engine):
             await self._before_leaving(_patiently(self._source.begin, self.say))
             return await super().run()
         finally:
+            await self._stop_reading()
             await self._taken.end()
             await self._source.close()
+
+    async def _stop_reading(self) -> None:
+        """End what reads the source beside everything else."""
 
     def _show(self, **counts: Counter[str]) -> None:
         """Put what was counted where events come from among the notes that metrics and status have."""
@@ -127,10 +142,25 @@ class SourcedClient(_Sourced, ClientParty):
     _stimulus: Stimulus
     _own: KeptInputs
 
-    def feed(self, source: Source, inputs: Inputs, stimulus: Stimulus, kept: KeptInputs) -> None:
-        """Where events come from, what is made of them, which activate the client, and where that is kept."""
+    def feed(
+        self, source: Source, inputs: Inputs, stimulus: Stimulus, kept: KeptInputs, *, by_data: bool = False
+    ) -> None:
+        """Where events come from, what is made of them, which activate the client, and where that is kept.
+
+        Args:
+            by_data: whether a reading waits until the server has come to its time.
+        """
         self._take_from(source, _Taken())
         self._inputs, self._stimulus, self._own = inputs, stimulus, kept
+        if not stimulus.of_readings:
+            self.conversation.goes_on_at(m.NEVER)
+        self.conversation.by_data = by_data
+        self._granted = asyncio.Event()
+        """Set when the server has let the client go on."""
+        self._grants = self._activating = 0
+        """How often it did, and how many events have activated the client since."""
+        self._time = m.EARLIEST
+        """Of the last reading."""
         self._save_again = time.monotonic() + SAVE_EVERY
         self._expire_again = 0.0
         self._last = b""
@@ -155,6 +185,8 @@ class SourcedClient(_Sourced, ClientParty):
     async def _touching(self) -> AsyncIterator[bytes]:
         """Yield the events that activate the client."""
         async for happening in self._source.readings():
+            if self.conversation.by_data and self._stimulus.of_readings:
+                await self._comes_to(happening)
             # One that is told of has an input that stays, and nothing is lost of a further reading.
             if happening.name in self._taken or not await self._touches(happening):
                 await happening.safe()
@@ -164,7 +196,19 @@ class SourcedClient(_Sourced, ClientParty):
             if len(self._taken) > UNSAFE:
                 self._are_safe([self._taken.oldest])
             self._last = happening.name
+            self._activating += 1
             yield happening.name
+
+    async def _comes_to(self, happening: Happening) -> None:
+        """Wait until the server has come to a reading's time."""
+        read = Names.read(happening.name)
+        self._time = max(self._time, happening.reading.time, happening.reading.time if read is None else read[1])
+        talk = self.conversation
+        while self._time > talk.granted or self._activating >= AT_A_TIME:
+            self._granted.clear()
+            await self._do(talk.goes_on_at(self._time))
+            await self._granted.wait()
+            self._activating = 0
 
     def _is_past(self, event: bytes) -> bool:
         return _time_of(event) < self._asked_to
@@ -287,6 +331,9 @@ class SourcedClient(_Sourced, ClientParty):
             return
         with self._inputs.knowing(ahead):
             await super()._turn()
+        if self.conversation.grants != self._grants:
+            self._grants = self.conversation.grants
+            self._granted.set()
         for each in queries:
             self._asked_to = _time_of(each.events[-1])
             self._turned.set()  # there may be room for more events now
@@ -295,7 +342,7 @@ class SourcedClient(_Sourced, ClientParty):
         now = time.monotonic()
         if self._expire_again <= now:
             self._expire_again = now + EXPIRE_EVERY
-            self._inputs.expire(time.time())
+            self._inputs.expire()
         if self._taken and self._save_again <= now and self._saving is None:
             self._save_again = now + SAVE_EVERY
             if self._kept[0] != self.conversation.applied:  # what is new has to be in both checkpoints
@@ -321,7 +368,13 @@ def _time_of(event: bytes) -> float:
 
 
 def sourced_client(
-    make: Callable[..., ClientParty], source: Source, features: Features, stimulus: Stimulus, kept: KeptInputs
+    make: Callable[..., ClientParty],
+    source: Source,
+    features: Features,
+    stimulus: Stimulus,
+    kept: KeptInputs,
+    *,
+    by_data: bool = False,
 ) -> SourcedClient:
     """Return a client whose events and features come from a source.
 
@@ -332,23 +385,28 @@ def sourced_client(
         features: what is made of the values.
         stimulus: which events activate it.
         kept: its features for events whose rounds follow.
+        by_data: whether it goes by the data's clock.
     """
     inputs = Inputs(source.look, features, kept)
     look, decide = inputs.look, stimulus.decide
-    party = make(features.width, look, decide, schema=features.schema, inputs=kept, peek=inputs.peek)
+    ways = {"peek": inputs.peek, "is_unusable": inputs.is_unusable}
+    party = make(features.width, look, decide, schema=features.schema, inputs=kept, **ways)
     assert isinstance(party, SourcedClient)
-    party.feed(source, inputs, stimulus, kept)
+    party.feed(source, inputs, stimulus, kept, by_data=by_data)
     party.say(f"features {', '.join(features.names)}; their schema is {features.schema}")
     return party
 
 
-class _FromSource:
-    """Labels as they come from a source."""
+class FromSource:
+    """Labels as they come from a source, read ahead of what is taken."""
 
     def __init__(self, labels: SourceLabels) -> None:
+        self._source = labels
         self._labels = labels.labels()
         self._notes = labels.notes
         self._here: deque[LateLabel] = deque()
+        self._came, self._filled, self._taken_from = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
         self._ended = False
         self.taken = _Taken()
 
@@ -357,23 +415,69 @@ class _FromSource:
         """Whether none will come any more."""
         return self._ended and not self._here
 
+    @property
+    def found_none(self) -> int:
+        """How often the source has looked for more and found none."""
+        return self._source.found_none
+
     async def more(self) -> None:
         """Return once one is here, or none will come."""
-        if self._here:
-            return
+        if not self._begin().done():
+            await self._came.wait()
+        self._check()
+
+    def attach(self, talk: ServerConversation) -> None:
+        """Nothing: labels come whatever the clients announce."""
+
+    def go_further(self, now: float) -> list[Action]:
+        """Nothing: clients announce events whatever the labels are."""
+        return []
+
+    def _begin(self) -> asyncio.Task[None]:
+        """Begin to read, where that was not begun."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read())
+        return self._reading
+
+    def _check(self) -> None:
+        """Raise what has ended the reading."""
+        if self._reading is not None and self._reading.done():
+            self._reading.result()
+
+    async def _read(self) -> None:
         try:
-            self._here.append(await anext(self._labels))
-        except StopAsyncIteration:
+            async for each in self._labels:
+                self._here.append(each)
+                self._came.set()
+                if len(self._here) == 1:
+                    self._filled.set()
+                while len(self._here) >= READ_AHEAD:
+                    self._taken_from.clear()
+                    await self._taken_from.wait()
+                await asyncio.sleep(0)  # a file's rows come without a pause, and everything else is to go on
             self._ended = True
+        finally:
+            self._came.set()
+            self._filled.set()
 
     def _pop(self, n: int) -> list[LateLabel]:
-        return [self._here.popleft() for _ in range(min(n, len(self._here)))]
+        popped = [self._here.popleft() for _ in range(min(n, len(self._here)))]
+        self._taken_from.set()
+        if not self._here and not self._ended:
+            self._came.clear()
+        return popped
 
     def go_on(self, *taken: int) -> None:
         """Nothing: the source goes on by itself, and clients tell of events."""
 
+    async def close(self) -> None:
+        """Read no more."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait({self._reading})
 
-class SourceSamples(_FromSource):
+
+class SourceSamples(FromSource):
     """A round for each label of a source, as it comes.
 
     Args:
@@ -402,14 +506,21 @@ class SourceSamples(_FromSource):
         return None
 
 
-class SourceHappenings(_FromSource):
+class SourceHappenings(FromSource):
     """Labels of a source, of events that clients tell of."""
+
+    sorted_in: Place | None = None
+    """Up to where an earlier process has sorted in all labels, which the source may give again."""
 
     def take(self, n: int) -> list[Happens]:
         """Up to ``n`` that are here."""
         taken = []
         for each in self._pop(n):
-            happens = Happens(each.name, each.label)
+            place = each.happening.place
+            if place is not None and (place == self.sorted_in or _is_before(place, self.sorted_in)):
+                self.taken.let_go(each)
+                continue
+            happens = Happens(each.name, each.label, each.happening.reading.time, place)
             self.taken.add(id(happens), each)  # each label by itself, those that come twice too
             taken.append(happens)
         return taken
@@ -425,22 +536,29 @@ class SourcedServer(_Sourced, ServerParty):
     def feed(self, source: Source, labels: SourceSamples | SourceHappenings) -> None:
         """Where the labels come from, and what takes them from there."""
         self._take_from(source, labels.taken)
+        self._labels = labels
+        labels.attach(self.conversation)
         self._say_without = 1
         if isinstance(labels, SourceSamples):
             labels.played = lambda event: self.conversation.training.round_of(event) is not None
         elif self.late is not None:
-            self.late.kept, self.late.tell_times = labels.is_safe, True
+            self.late.kept = labels.is_safe
+            labels.sorted_in = self.late.waiting.sorted_in
+
+    async def _stop_reading(self) -> None:
+        await self._labels.close()
 
     async def _turn(self) -> None:
         await super()._turn()
+        if self._stop is None and not self.conversation.ended:
+            await self._do(self._labels.go_further(time.monotonic()))
         self._show()
         if self.late is not None and self.late.without_event >= self._say_without:
             self._say_without = 10 * self.late.without_event
             self.say(
                 f"{self.late.without_event:,} labels are of moments without an event so far, though clients have told "
-                "of later ones: they wait until they expire. Usual where clients tell only of what has moved, or where "
-                "a file is replayed as fast as possible; else look at clocks, time zones and grain.",
-                logging.WARNING,
+                "of later ones: they wait until they expire. That is usual if clients announce only what has moved, or "
+                "if a file is replayed as fast as possible. Otherwise look at clocks, time zones and grain."
             )
 
     async def _played(self, played: Played) -> None:

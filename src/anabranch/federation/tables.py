@@ -7,7 +7,9 @@ import hashlib
 import logging
 import math
 import time
+import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,13 @@ from numpy.typing import NDArray
 
 from anabranch.errors import ConfigError, DataError
 from anabranch.protocol.codec import LONGEST_EVENT
-from anabranch.sources.features import schema_digest
-from anabranch.streams.readers import Reader, open_table
-from anabranch.streams.tables import find_column, good_labels, label_complaint
+from anabranch.sources.features import Features
+from anabranch.tables import Column, Reader, TableForm, open_table
+from anabranch.tables.columns import Classes
+from anabranch.tables.content import content_of
+from anabranch.tables.reader import naming
+from anabranch.tables.rows import read_rows
+from anabranch.tables.values import plain_text
 
 LOOK_AGAIN = 1.0
 """Seconds between two looks at whether a file has grown, and from one reading of it to the next."""
@@ -30,15 +36,15 @@ def event_name(name: str | bytes) -> bytes:
     """Return an event's name on the wire: its UTF-8 without the space around it, or 16 bytes of BLAKE2b where that
     is long.
 
-    Every party makes it of its own file, so the names in the files must be the same texts. ``bytes`` of at most 32
-    stay as they are.
+    Every party makes it of its own file, so the names in the files must be the same texts in Unicode's form NFC. A
+    whole number is the same if it is written as a float. ``bytes`` of at most 32 stay as they are.
 
-    >>> event_name(" order 17 ")
-    b'order 17'
+    >>> event_name(" order 17 "), event_name("17.0")
+    (b'order 17', b'17')
     >>> len(event_name("0123456789" * 10))
     16
     """
-    raw = name if isinstance(name, bytes) else name.strip().encode()
+    raw = name if isinstance(name, bytes) else unicodedata.normalize("NFC", plain_text(name)).encode()
     return raw if len(raw) <= LONGEST_EVENT else hashlib.blake2b(raw, digest_size=16).digest()
 
 
@@ -48,8 +54,9 @@ class TableLabels:
     Args:
         path: a CSV or Parquet file with named columns.
         event: the column with the events' names.
-        label: the column with the labels, whole numbers from 0.
-        classes: how many there are.
+        label: the column with the labels.
+        classes: how many there are, if labels are whole numbers from 0; or which there are.
+        form: how the file is written; its first line names the columns, whatever this says.
         rounds: how many events at most; None is all.
         follow: whether rows that the file gets later are events too; else the stream ends with the file.
 
@@ -59,27 +66,28 @@ class TableLabels:
     """
 
     def __init__(
-        self, path: Path, event: str, label: str, classes: int, *, rounds: int | None = None, follow: bool = False
+        self,
+        path: Path,
+        event: str,
+        label: str,
+        classes: int | Classes,
+        *,
+        form: TableForm | None = None,
+        rounds: int | None = None,
+        follow: bool = False,
     ) -> None:
-        self._path, self._event, self._label, self._classes = path, event, label, classes
+        self._path, self._event, self._label, self._form = path, event, label, form
+        self._classes = classes if isinstance(classes, Classes) else Classes(classes)
         self._rounds, self._follow = rounds, follow
         self._next = 0
         self._stamp = _stamp(path)
         self._read(growing=follow)
 
     def _read(self, *, growing: bool) -> None:
-        reader = open_table(self._path, True, shown=False)
-        names, _ = _events(reader, self._event)
-        column = find_column(reader, self._label)
-        labels: list[NDArray[np.int32]] = []
-        done = 0
-        for piece in reader.read([column]):
-            good = good_labels(piece[:, 0], self._classes)
-            if good < len(piece):
-                where = reader.where(done + good + 1, column)
-                raise DataError(f"{where}: {label_complaint(piece[good, 0], self._classes, shown=False)}")
-            labels.append(piece[:, 0].astype(np.int32))
-            done += len(piece)
+        reader = _opened(self._path, self._form)
+        label = reader.find(self._label, self._event)
+        names, _ = _events(reader, self._event, self._label)
+        labels = [piece[:, 0].astype(np.int32) for piece in read_rows(reader, [label], [self._classes])]
         if not labels and not growing:
             raise DataError(f"{self._path}: the file has no rows")
         if growing and names and _unfinished(self._path):
@@ -150,9 +158,11 @@ class TableFeatures:
     Args:
         path: a CSV or Parquet file with named columns.
         event: the column with the events' names.
-        columns: the columns that are features, in the order in which the model takes them.
+        columns: the columns that are features, in the order in which the model takes them; what was seen so far is
+            that of the rows before, in the file's order.
         mean: what is subtracted from each; None is nothing.
         std: what each is then divided by.
+        form: how the file is written; its first line names the columns, whatever this says.
 
     Raises:
         ConfigError: where there is no such column.
@@ -163,42 +173,50 @@ class TableFeatures:
         self,
         path: Path,
         event: str,
-        columns: Sequence[str],
+        columns: Sequence[Column | str],
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        form: TableForm | None = None,
     ) -> None:
-        self._path, self._event, self._columns = path, event, tuple(columns)
-        self._mean = None if mean is None else np.asarray(mean, np.float64)
-        self._std = None if std is None else np.asarray(std, np.float64)
-        self.schema = schema_digest(columns, mean, std)
+        self._path, self._event, self._form = path, event, form
+        self._made = Features(columns, mean, std, (form or TableForm()).missing_values)
+        self.schema = self._made.schema
         """Its digest."""
+        self.width = self._made.width
+        """How many features an event has."""
         self._stamp = _stamp(path)
         self._again = -math.inf
         """When it may be read again, by the monotonic clock: events that no file has may come fast."""
         self._read()
 
     def _read(self, *, growing: bool = False) -> None:
-        reader = open_table(self._path, True, shown=False)
+        reader = _opened(self._path, self._form)
+        rules = self._made.columns
+        columns = reader.find_all([self._event, *(each.name for each in rules)])[1:]
         names, rows = _events(reader, self._event)
-        columns = [find_column(reader, name) for name in self._columns]
-        parts = list(reader.read(columns))
+        parts = list(read_rows(reader, columns, rules))
         if not parts:
             raise DataError(f"{self._path}: the file has no rows")
-        values = np.concatenate(parts)
-        if self._mean is not None and self._std is not None:
-            values = (values - self._mean) / self._std
-        with np.errstate(over="ignore"):
-            features = values.astype(np.float32)
-        bad = ~np.isfinite(features)
-        if bad.any():
-            row, column = (int(i) for i in np.argwhere(bad)[0])
-            raise DataError(f"{reader.where(row + 1, columns[column])}: the number is larger than float32 holds")
+        _, features = self._made.made(self._made.begin(), np.concatenate(parts))
+        if (large := self._made.too_large(features)) is not None:
+            where = reader.where(large[0] + 1, reader.find(large[1].name))
+            raise DataError(f"{where}: the number is larger than float32 holds")
         if growing and _unfinished(self._path):
             del rows[names.pop()]
-        self._rows, self._features = rows, features
+        self._rows, self._features = rows, features.astype(np.float32)
 
     def __len__(self) -> int:
         return len(self._features)
+
+    @property
+    def events(self) -> list[bytes]:
+        """The names of all events, in the file's order."""
+        return [*self._rows]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the features, in order."""
+        return self._made.names
 
     def look(self, event: bytes) -> NDArray[Any] | None:
         """Return the features (d_m,) of an event; None where the file does not have it."""
@@ -237,21 +255,24 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _unfinished(path: Path) -> bool:
-    """Return whether a text file's last line has no end yet: someone may be writing it."""
-    if not path.name.lower().endswith(".csv"):
+    """Return whether the last line of a CSV file has no end yet: someone may be writing it."""
+    content = content_of(path)
+    if content.parquet or content.compression is not None:
         return False
-    try:
-        with path.open("rb") as file:
-            file.seek(-1, 2)
-            return file.read(1) not in (b"\n", b"\r")
-    except OSError as error:  # it was there a moment ago
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    with naming(path), path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 4))
+        return not file.read().rstrip(b"\0").endswith((b"\n", b"\r"))  # in UTF-16 and UTF-32 there are bytes of 0
 
 
-def _events(reader: Reader, column: str) -> tuple[list[bytes], dict[bytes, int]]:
+def _opened(path: Path, form: TableForm | None) -> Reader:
+    """Open a party's file, whose errors go to its log."""
+    return open_table(path, replace(form or TableForm(), header=True), shown=False)
+
+
+def _events(reader: Reader, column: str, *others: str) -> tuple[list[bytes], dict[bytes, int]]:
     """Return the events' names, and in which row each is."""
-    place = find_column(reader, column)
-    names = [event_name(text) for text in reader.texts(place)]
+    place = reader.find(column, *others)
+    names = [event_name(text) for text in reader.ids(place)]
     rows: dict[bytes, int] = {}
     for i, name in enumerate(names):
         if rows.setdefault(name, i) != i:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from anabranch.config.run import Config
 from anabranch.errors import ConfigError
+from anabranch.interrupt import Interruptible
 from anabranch.paper import summary
 from anabranch.paper.check import comparable
 from anabranch.paper.costs import ClientCosts
@@ -109,20 +110,23 @@ def _reproduce(experiments: Sequence[Experiment], study: Study, work: _Work) -> 
     work.do("training", [run for runs in grids.values() for run in runs])
     found = {name: work.found(runs) for name, runs in grids.items()}
 
-    work.begin("timing the clients")
-    costs = ClientCosts(work.folder)
-    timed = [each.name for each in experiments if each.timed and found[each.name]]
-    costs.measure([run.config for name in timed for run in grids[name]])
+    with Interruptible() as ctrl_c, ctrl_c.at_once():
+        work.begin("timing the clients")
+        costs = ClientCosts(work.folder)
+        timed = [each.name for each in experiments if each.timed and found[each.name]]
+        costs.measure([run.config for name in timed for run in grids[name]])
 
-    work.begin("writing")
-    summaries = [_write_tuning(work, study, Tuned(pairs, tuning, tuned))] if pairs else []
-    for experiment in experiments:
-        runs, records = grids[experiment.name], found[experiment.name]
-        if records is not None:
-            rows = rows_of(runs, records, [costs.seconds(*each) for each in zip(runs, records, strict=True)])
-            shown = experiment.present(study, rows)
-            shown.notes += [doubts[pair] for pair in tuned_pairs([experiment]) if pair in doubts]
-            summaries.append(summary.write(work.folder, experiment.name, experiment.paper, study, shown, runs, records))
+        work.begin("writing")
+        summaries = [_write_tuning(work, study, Tuned(pairs, tuning, tuned))] if pairs else []
+        for experiment in experiments:
+            runs, records = grids[experiment.name], found[experiment.name]
+            if records is not None:
+                rows = rows_of(runs, records, [costs.seconds(*each) for each in zip(runs, records, strict=True)])
+                shown = experiment.present(study, rows)
+                shown.notes += [doubts[pair] for pair in tuned_pairs([experiment]) if pair in doubts]
+                summaries.append(
+                    summary.write(work.folder, experiment.name, experiment.paper, study, shown, runs, records)
+                )
     return Reproduced(summaries, work.failed)
 
 

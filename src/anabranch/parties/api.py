@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from anabranch.broker.credentials import Credentials
 from anabranch.broker.nats_conf import MOST_CLIENTS
 from anabranch.checks import whole
+from anabranch.config.runtime_options import MOST_LOST, RuntimeOptions
 from anabranch.core.activation import Activation, Fixed
 from anabranch.core.models import output_width
 from anabranch.core.party_programs import ClientCompute, Pending
@@ -33,7 +34,7 @@ from anabranch.federation.server import ServerParty
 from anabranch.federation.source_client import SourcedClient, sourced_client
 from anabranch.federation.tables import event_name
 from anabranch.parties.api_arguments import CheckedFeatures, columns_of, decide_of, names_of, stimulus_or
-from anabranch.parties.assemble import INPUTS, WAITING, Pace, chooser, make_client, make_server, watching
+from anabranch.parties.assemble import INPUTS, WAITING, chooser, make_client, make_server, watching
 from anabranch.parties.async_party import LearningRate, Running, rule_of, seconds
 from anabranch.protocol.actions import Played
 from anabranch.protocol.client.conversation import Decide, Look
@@ -109,6 +110,8 @@ class Server(Running[Round]):
         metrics: a port for Prometheus, health and readiness, 0 for any that is free (`metrics_port` says which); None
             for none.
         metrics_host: an address of this machine: everyone who can reach it can read them.
+        most_lost: the share of its events that may be lost. If more are, `ending.problem` says so at the end, and the
+            log does as an error.
 
     Raises:
         ConfigError: where an argument is wrong, or another process uses the folder.
@@ -142,8 +145,9 @@ class Server(Running[Round]):
         durable: bool = False,
         metrics: int | None = None,
         metrics_host: str = LOOPBACK,
+        most_lost: float = MOST_LOST,
     ) -> None:
-        super().__init__(connection, folder, metrics, metrics_host)
+        super().__init__(connection, folder, metrics, metrics_host, most_lost)
         if self.credentials.index:
             raise ConfigError(f"this is the connection of {self.credentials.party}, not the server's")
         if not 1 <= len(clients) <= MOST_CLIENTS:
@@ -177,7 +181,7 @@ class Server(Running[Round]):
                 rate,
                 self.credentials,
                 self._folder,
-                Pace(
+                RuntimeOptions(
                     in_flight=whole("in_flight", in_flight, 1, 1024),
                     deadline=seconds("deadline", deadline, zero=False),
                     checkpoint_every=whole("checkpoint_every", checkpoint_every, 1),
@@ -281,6 +285,8 @@ class Client(Running[Step]):
         metrics: a port for Prometheus, health and readiness, 0 for any that is free (`metrics_port` says which); None
             for none.
         metrics_host: an address of this machine: everyone who can reach it can read them.
+        most_lost: the share of its events that may be lost. If more are, `ending.problem` says so at the end, and the
+            log does as an error.
 
     Raises:
         ConfigError: where an argument is wrong, or another process uses the folder.
@@ -313,8 +319,9 @@ class Client(Running[Step]):
         durable: bool = False,
         metrics: int | None = None,
         metrics_host: str = LOOPBACK,
+        most_lost: float = MOST_LOST,
     ) -> None:
-        super().__init__(connection, folder, metrics, metrics_host)
+        super().__init__(connection, folder, metrics, metrics_host, most_lost)
         index = self.credentials.index
         if not 1 <= index <= whole("clients", clients, 1, MOST_CLIENTS):
             whose = f"client {index}'s" if index else "the server's"
@@ -328,7 +335,7 @@ class Client(Running[Step]):
         width = whole("inputs", inputs, 1) if made is None else made.width
         output_width(model, width, self.credentials.party, "features")
         seed = whole("seed", seed, 0, SEEDS - 1)
-        pace = Pace(
+        pace = RuntimeOptions(
             in_flight=whole("in_flight", in_flight, 1, 1024),
             checkpoint_every=whole("checkpoint_every", checkpoint_every, 1),
             durable=durable,

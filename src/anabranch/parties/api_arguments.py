@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from anabranch.checks import unmasked
 from anabranch.core.activation import Activation, Full
 from anabranch.errors import ConfigError, DataError, counted, nearest
 from anabranch.federation.labels import Event
@@ -64,14 +65,13 @@ class CheckedFeatures:
         found = self._features(event)
         if found is None:
             return None
-        x = np.asarray(found)
+        x = unmasked(found)
         if x.shape != (self._inputs,) or x.dtype.kind not in "fiub":
             raise DataError(
-                f"the features of event {event!r} are {x.dtype} of shape {x.shape}, and not "
-                f"{counted(self._inputs, 'number')}"
+                f"the features of an event are {x.dtype} of shape {x.shape}, and not {counted(self._inputs, 'number')}"
             )
         if not np.isfinite(x).all():
-            raise DataError(f"a feature of event {event!r} is not finite: return None where there are no features")
+            raise DataError("a feature of an event is not finite: return None where there are no features")
         return x
 
 

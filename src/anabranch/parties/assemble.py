@@ -6,7 +6,7 @@ import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from anabranch.broker.credentials import Credentials
 from anabranch.config import build as runner
 from anabranch.config.run import ActiveDlrUpdate, Config
+from anabranch.config.runtime_options import RuntimeOptions
 from anabranch.core.activation import Activation, Fixed, Full, Random
 from anabranch.core.models import SplitModel
 from anabranch.core.party import Rule
@@ -32,7 +33,6 @@ from anabranch.protocol.client.conversation import LONG, ClientConversation, Dec
 from anabranch.protocol.client.inputs import Inputs
 from anabranch.protocol.server.client_session import Expected
 from anabranch.protocol.server.conversation import ServerConversation
-from anabranch.protocol.server.missing import Policy, Wait
 from anabranch.protocol.server.totals import Ledger
 from anabranch.protocol.terms import terms_of
 from anabranch.simulation.chunks import Chunk
@@ -44,22 +44,6 @@ from anabranch.storage.pending_labels import Waiting
 
 WAITING, INPUTS = "waiting.sqlite", "inputs.sqlite"
 """The files of what waits for late labels, in the server's folder and in a client's."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How a federation runs, which changes what it does with time and never what it is."""
-
-    in_flight: int = 1
-    """Rounds that may be open at a time."""
-    deadline: float = 1.0
-    """Seconds after which a client that has not answered is replaced, or asked again."""
-    missing: Sequence[Policy] = field(default_factory=lambda: (Wait(),))
-    """What stands in for a client's embedding: one policy for all, or one for each."""
-    checkpoint_every: int = 5000
-    """Rounds between two checkpoints of the server, and steps between two of a client."""
-    durable: bool = False
-    """Whether each round is on the disk before its derivatives are sent."""
 
 
 class Replay(NamedTuple):
@@ -110,7 +94,7 @@ def replay(config: Config) -> Replay:
         raise ConfigError(
             'update.name = "ActiveDLR" is for the simulator only: run it with "anabranch run", or choose "DLR"'
         )
-    plan = runner.build(config)
+    plan = runner.build(config, shown=False)
     return Replay(config, plan, _prepare(plan), len(plan.model.clients))
 
 
@@ -130,7 +114,7 @@ def _prepare(plan: runner.Plan) -> Prepared:
     return prepare(plan.model, plan.stream, **plan.options)
 
 
-def server_party(replay: Replay, credentials: Credentials, folder: Path, pace: Pace) -> ServerParty:
+def server_party(replay: Replay, credentials: Credentials, folder: Path, pace: RuntimeOptions) -> ServerParty:
     """Return the server of a federation that replays a run.
 
     Raises:
@@ -166,7 +150,9 @@ def _waiting_room(replay: Replay, folder: Path, durable: bool) -> WaitingRoom | 
     return WaitingRoom(waiting, source, stored=lateness.learning == "stored")
 
 
-def client_party(replay: Replay, client: int, credentials: Credentials, folder: Path, pace: Pace) -> ClientParty:
+def client_party(
+    replay: Replay, client: int, credentials: Credentials, folder: Path, pace: RuntimeOptions
+) -> ClientParty:
     """Client ``client`` (from 1) of a federation that replays a run.
 
     Raises:
@@ -200,11 +186,12 @@ def make_server(
     rate: Rate,
     credentials: Credentials,
     folder: Path,
-    pace: Pace,
+    pace: RuntimeOptions,
     *,
     choose: Callable[[int, int], NDArray[np.bool_]] | None = None,
     report_every: int = 1000,
     coalesce: float = math.inf,
+    by_data: bool = False,
     late: WaitingRoom | None = None,
     watch: Watch | None = None,
     kind: type[ServerParty] = ServerParty,
@@ -224,6 +211,7 @@ def make_server(
         report_every: rounds between two points of its curve.
         coalesce: seconds for which an event that a client tells of waits for the others that it touched too, before a
             round begins with it; where it is infinite, rounds begin with the server's samples alone.
+        by_data: whether clients announce events in the order of the data, up to the time that the server says.
         late: where labels come after their events; ``samples`` is not looked at then.
         watch: where drift is noticed.
         kind: of party.
@@ -240,6 +228,7 @@ def make_server(
         in_flight=pace.in_flight,
         deadline=pace.deadline,
         coalesce=coalesce,
+        by_data=by_data,
         epoch=secrets.randbits(63) | 1,
         watch=watch,
     )
@@ -268,12 +257,13 @@ def make_client(
     rate: Rate,
     credentials: Credentials,
     folder: Path,
-    pace: Pace,
+    pace: RuntimeOptions,
     *,
     schema: str = "",
     events: AsyncIterator[bytes] | None = None,
     inputs: Inputs | None = None,
     peek: Look | None = None,
+    is_unusable: Callable[[bytes], bool] = lambda event: False,
     kind: type[ClientParty] = ClientParty,
     compute: type[ClientCompute] = ClientCompute,
 ) -> ClientParty:
@@ -294,6 +284,7 @@ def make_client(
         events: the names of the events that activate it; None where it is asked only.
         inputs: keeps the features of events whose labels come late; None is in the folder, where there are any.
         peek: its features for an event that nothing will be learnt of; by default ``look``.
+        is_unusable: whether ``look`` has none of an event since a value of it cannot be used.
         kind: of party.
         compute: of compute.
 
@@ -303,7 +294,9 @@ def make_client(
     computes = compute(rule, model, features, rate, pace.in_flight)
     inputs = LazyInputs(folder / INPUTS, durable=pace.durable) if inputs is None else inputs
     terms = terms_of(credentials.federation, clients, rule)
-    conversation = ClientConversation(terms, credentials.index, schema, computes, look, decide, _session, inputs, peek)
+    conversation = ClientConversation(
+        terms, credentials.index, schema, computes, look, decide, _session, inputs, peek, is_unusable
+    )
     party = kind(conversation, credentials, folder, events=events, checkpoint_every=pace.checkpoint_every)
     computes.warm_up()
     return party

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -20,7 +21,6 @@ import optax
 
 from anabranch.broker.credentials import Credentials
 from anabranch.checks import plain, whole
-from anabranch.core.compiling import copied
 from anabranch.core.gradients import parameters
 from anabranch.core.party import Rule
 from anabranch.core.party_programs import Rate
@@ -28,6 +28,7 @@ from anabranch.core.updates import DLR, Update
 from anabranch.errors import AnabranchError, ConfigError, ModelError
 from anabranch.federation.client import ClientParty
 from anabranch.federation.server import ServerParty
+from anabranch.parties.ending import Ending, ending_of
 from anabranch.serving.metrics import serving
 from anabranch.simulation.run_setup import check_decay, read_wire_dtype
 
@@ -48,10 +49,16 @@ class Running(ABC, Generic[T]):
         folder: of its checkpoints.
         metrics: the port of its metrics; None for none.
         metrics_host: an address of this machine.
+        most_lost: the share of its events that may be lost.
     """
 
     def __init__(
-        self, connection: str | Path | Credentials, folder: str | Path, metrics: int | None, metrics_host: str
+        self,
+        connection: str | Path | Credentials,
+        folder: str | Path,
+        metrics: int | None,
+        metrics_host: str,
+        most_lost: float,
     ) -> None:
         given = isinstance(connection, Credentials)
         self.credentials = connection if isinstance(connection, Credentials) else Credentials.load(connection)
@@ -74,6 +81,12 @@ class Running(ABC, Generic[T]):
         self._closing = False
         self.stopped: str | None = None
         """Why it has ended; None before it has."""
+        self.ending: Ending | None = None
+        """How it has ended: what became of its events, and the problem if that is a failure; None before."""
+        self._most_lost = plain(most_lost)
+        number = isinstance(self._most_lost, int | float) and not isinstance(self._most_lost, bool)
+        if not (number and 0 <= self._most_lost <= 1):
+            raise ConfigError(f"most_lost is {most_lost!r}, but it is a share from 0 to 1")
 
     @property
     @abstractmethod
@@ -83,7 +96,7 @@ class Running(ABC, Generic[T]):
     @property
     def model(self) -> eqx.Module:
         """A copy of its own model, as it is now."""
-        return jax.tree.map(copied, self.party.conversation.compute.party.model)
+        return self.party.conversation.compute.copy_model()
 
     def leave(self) -> None:
         """Has it leave soon, after a checkpoint; it may come back."""
@@ -142,7 +155,9 @@ class Running(ABC, Generic[T]):
         try:
             async with serving(self.party, self._metrics, self._metrics_host) as self.metrics_port:
                 stop = await self.party.run()
-            self.stopped = stop.reason
+            self.stopped, self.ending = stop.reason, ending_of(self.party, stop, self._most_lost)
+            if self.ending.problem:
+                self.party.say(self.ending.text, logging.ERROR)
             if stop.failed:
                 raise AnabranchError(stop.reason)
         finally:

@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import tomli_w
 
@@ -23,13 +24,16 @@ from anabranch.broker.local import LocalBroker, find_binary
 from anabranch.config import party as partyfile
 from anabranch.config.load import PATHS
 from anabranch.config.run import Config
+from anabranch.config.runtime_options import RuntimeOptions
 from anabranch.core.models import SplitModel
 from anabranch.core.party_programs import from_arrays
 from anabranch.errors import AnabranchError, ConfigError
 from anabranch.federation.client import STATE as CLIENT_STATE
+from anabranch.federation.engine import LEFT
 from anabranch.federation.server import STATE as SERVER_STATE
+from anabranch.interrupt import blocked
 from anabranch.parties import assemble
-from anabranch.parties.run_party import LEFT
+from anabranch.parties.party_result import federation_settings
 from anabranch.protocol.server.totals import Ledger
 from anabranch.simulation.result import Result
 from anabranch.storage.checkpoint import load
@@ -42,10 +46,8 @@ SECONDS = 15.0
 LAST_LINES = 5
 KILLED = 3
 """What was killed so often, and no round was played in between, is not started again."""
-WIRE = ("direction", "kind", "client", "bytes", "messages")
-"""What is counted on the wire at the server, in each of its processes up to its last checkpoint; client 0 is all."""
-STOPPED = 3
-"""The exit code of a party whose training cannot go on."""
+STOPPED, LOST = 3, 4
+"""The exit codes of a party whose training cannot go on, and of one that has lost more than it may."""
 
 
 @dataclass
@@ -82,38 +84,28 @@ class Party:
         """How its process has ended, where somebody else ended it: it can go on."""
         if self.code is not None and self.code < 0:
             return f"was killed by {signal.Signals(-self.code).name}"
-        return "was told to leave" if self.code == 0 and self.status.get("ended") == LEFT else None
+        # One that was told in its first seconds has had no time to report.
+        return "was told to leave" if self.code == 0 and self.status.get("ended") in (None, LEFT) else None
 
 
-class LocalFederation:
-    """Starts a federation that replays a run, and waits for its end.
+class Processes(ABC):
+    """Starts the processes of a federation, and waits for their end.
 
     Every party has a folder of its own in ``folder``, with its settings, its log and its checkpoints; so a federation
     that was stopped or killed goes on where it was. A party, or the broker, that somebody kills is started again.
 
     Args:
-        config: of the run.
+        names: of the clients.
         folder: of the federation.
-        clients: how many the run has.
-        pace: in flight, deadlines and so on.
         url: of a broker that is there already; None starts one.
         federation: its name, where several use one broker.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        folder: Path,
-        clients: int,
-        pace: assemble.Pace,
-        *,
-        url: str | None = None,
-        federation: str = "local",
-    ) -> None:
-        self.config, self.folder, self._pace, self._url = config, folder.absolute(), pace, url
+    def __init__(self, names: Sequence[str], folder: Path, *, url: str | None, federation: str) -> None:
+        self.folder, self._url = folder.absolute(), url
         self.federation = federation
         self.broker: LocalBroker | None = None
-        names = ["server", *(f"client-{m}" for m in range(1, clients + 1))]
+        names = ["server", *names]
         self.parties = [Party(name, self.folder / name / "party.toml", self.folder / name / LOG) for name in names]
         """The server, then the clients."""
         self.started = False
@@ -131,10 +123,10 @@ class LocalFederation:
 
     @property
     def failed(self) -> Party | None:
-        """The party whose training cannot go on; None where there is none."""
-        return next((party for party in self.parties if party.code == STOPPED), None)
+        """The party that has failed, one whose training cannot go on before one that has lost too much; or None."""
+        return next((party for code in (STOPPED, LOST) for party in self.parties if party.code == code), None)
 
-    async def __aenter__(self) -> LocalFederation:
+    async def __aenter__(self) -> Self:
         try:
             if self._url is None:
                 find_binary()
@@ -173,19 +165,11 @@ class LocalFederation:
                     raise
             await asyncio.sleep(0.1)
 
-    @property
-    def _environment(self) -> dict[str, str]:
-        """Of the parties: what one has compiled, the others find in a folder, and so does it when it starts again."""
-        programs = {
-            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        }
-        return programs | os.environ
-
     async def start(self, party: Party) -> None:
         """Start a party's process, for the first time or again."""
         command = "server" if party is self.parties[0] else "client"
-        with writing("log", party.folder), party.log.open("ab") as log:
+        # The process lets a signal through once it can take it: before, that would end it without a word.
+        with writing("log", party.folder), party.log.open("ab") as log, blocked():
             party.process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -199,7 +183,6 @@ class LocalFederation:
                 stdout=subprocess.PIPE,
                 limit=2**24,  # a line has something on every client
                 stderr=log,
-                env=self._environment,
                 start_new_session=True,  # Ctrl-C is ours to hand on
             )
         if self._stopping:  # it was begun before, and is no use any more
@@ -223,7 +206,7 @@ class LocalFederation:
         note: Callable[[str], None] = lambda text: None,
         every: float = 0.25,
     ) -> int:
-        """Until every party has ended; returns 0, or the exit code of one whose training cannot go on.
+        """Until every party has ended; returns 0, or the exit code of one that has failed.
 
         What somebody kills is started again. Clients that are still there some time after the server has ended are
         told to leave.
@@ -246,7 +229,7 @@ class LocalFederation:
             if all(party.code is not None for party in self.parties):
                 await self._read_all()
                 tell()
-                return 0 if self.failed is None else STOPPED
+                return 0 if self.failed is None else self.failed.code or 0
             if self.broker is not None and not self.broker.running and not self._stopping:
                 self._count_killed("the nats-server", "was killed", f"its log is {self.broker.log}", note)
                 await self.broker.restart()
@@ -267,7 +250,7 @@ class LocalFederation:
         if party.gone and (party is self.parties[0] or self.parties[0].code is None):
             self._count_killed(party.name, party.gone, self.last_words(party), note)
             await self.start(party)
-        elif party.code not in (0, STOPPED):
+        elif party.code not in (0, STOPPED, LOST):
             how = party.gone or f"has ended (exit code {party.code})"
             raise AnabranchError(f"{party.name} {how}: {self.last_words(party)}")
 
@@ -308,6 +291,56 @@ class LocalFederation:
         lines = party.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
         return " / ".join(lines) or "it said nothing"
 
+    @abstractmethod
+    def _check(self) -> None:
+        """Refuse a folder of another federation."""
+
+    def _write(self) -> None:
+        """Write the settings of each party."""
+        with writing("settings", self.folder):
+            self._write_settings()
+
+    def _write_settings(self) -> None:
+        """Write each party's connection, and its file."""
+        url = self._url or (self.broker.url if self.broker else "")
+        names = [party.name for party in self.parties[1:]]
+        for index, party in enumerate(self.parties):
+            connection = {"url": url, "federation": self.federation, "party": party.name, "index": index}
+            if not index:
+                connection["clients"] = names
+            replace_file(party.folder / CONNECTION, tomli_w.dumps(connection).encode())
+            replace_file(party.file, self._text(party).encode())
+
+    @abstractmethod
+    def _text(self, party: Party) -> str:
+        """Return the text of a party's file."""
+
+
+class LocalFederation(Processes):
+    """A federation that replays a run.
+
+    Args:
+        config: of the run.
+        folder: of the federation.
+        clients: how many the run has.
+        pace: in flight, deadlines and so on.
+        url: of a broker that is there already; None starts one.
+        federation: its name, where several use one broker.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        clients: int,
+        pace: RuntimeOptions,
+        *,
+        url: str | None = None,
+        federation: str = "local",
+    ) -> None:
+        super().__init__([f"client-{m}" for m in range(1, clients + 1)], folder, url=url, federation=federation)
+        self.config, self._pace = config, pace
+
     def _check(self) -> None:
         """Whether the folder is of the same federation, or of none."""
         run = self.folder / RUN
@@ -316,21 +349,13 @@ class LocalFederation:
                 f"{self.folder}: holds a federation of other settings ({run.name} differs): name another folder (--out)"
             )
 
-    def _write(self) -> None:
-        """The settings of the run and of each party."""
-        with writing("settings", self.folder):
-            self._write_settings()
-
     def _write_settings(self) -> None:
         replace_file(self.folder / RUN, tomli_w.dumps(_absolute(self.config)).encode())
-        url = self._url or (self.broker.url if self.broker else "")
-        names = [party.name for party in self.parties[1:]]
-        for index, party in enumerate(self.parties):
-            connection = {"url": url, "federation": self.federation, "party": party.name, "index": index}
-            if not index:
-                connection["clients"] = names
-            replace_file(party.folder / CONNECTION, tomli_w.dumps(connection).encode())
-            settings = partyfile.PartyFile(
+        super()._write_settings()
+
+    def _text(self, party: Party) -> str:
+        return partyfile.text(
+            partyfile.PartyFile(
                 connection=CONNECTION,
                 folder=".",
                 run=f"../{RUN}",
@@ -339,8 +364,9 @@ class LocalFederation:
                 missing=tuple(str(each) for each in self._pace.missing),
                 checkpoint_every=self._pace.checkpoint_every,
                 durable=self._pace.durable,
+                most_lost=self._pace.most_lost,
             )
-            replace_file(party.file, partyfile.text(settings).encode())
+        )
 
 
 def collect(
@@ -374,19 +400,15 @@ def collect(
         if held is not None:
             bottoms[m - 1] = from_arrays(bottoms[m - 1], _part(held.arrays, "model/"))
     status = status or {}
-    federation = {
-        "clients": ledger.missing,  # in how many rounds each answered, or was replaced in which way
-        "max_delay": [each["max_delay"] for each in status.get("clients", ())],
-        "wire": [] if found is None else [dict(zip(WIRE, each, strict=True)) for each in found.state["wire"]],
-        "notes": status.get("notes", {}),
-        "labels": status.get("labels"),  # what became of those that came late; None where none does
-    }
+    delays = [each["max_delay"] for each in status.get("clients", ())]
+    wire = [] if found is None else found.state["wire"]
+    federation = federation_settings(ledger, delays, wire, status.get("notes", {}), status.get("labels"))
     settings = {**run.prepared.settings, "federation": federation}
     watch = run.prepared.watch
     if watch is not None and found is not None and found.state["talk"]["watch"] is not None:
         watch.restore(found.state["talk"]["watch"])
     return Result(
-        model=SplitModel(bottoms, top),
+        model=SplitModel(bottoms, top, run.model.widths),
         rounds=ledger.rounds,
         stopped=stopped,
         error_rate=ledger.error_rate,
@@ -398,6 +420,7 @@ def collect(
         compile_seconds=0.0,
         settings=settings,
         timed_rounds=timed[1],
+        ending=status.get("ending"),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import jax
+import uvloop
 
 Result = TypeVar("Result")
 
@@ -14,7 +15,7 @@ Result = TypeVar("Result")
 def run(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
     """Run a party to its end: as ``asyncio.run``, in about half the time (docs/performance.md).
 
-    The event loop is uvloop's, where there is one for the system. JAX runs a program in the thread that calls it:
+    The event loop is uvloop's. JAX runs a program in the thread that calls it:
     else it hands it to another, which takes longer than the program of a small model. That has an effect only where
     nothing was computed in this process before.
 
@@ -24,13 +25,5 @@ def run(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
     3
     """
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    with asyncio.Runner(loop_factory=_loop) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())
-
-
-def _loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:  # on Windows
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()

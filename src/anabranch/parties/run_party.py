@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,12 @@ from anabranch.errors import ConfigError, ConnectError, counted
 from anabranch.federation.client import ClientParty
 from anabranch.federation.logs import name_party
 from anabranch.federation.server import ServerParty
-from anabranch.parties import assemble, process
+from anabranch.interrupt import calling
+from anabranch.parties import assemble, party_result, process
 from anabranch.parties import build_party as own
+from anabranch.parties.ending import Ending, ending_of, sum_up
+from anabranch.parties.federation_table import MinuteLines
 from anabranch.parties.predict_service import predicting
-from anabranch.protocol.actions import Stop
 from anabranch.serving.metrics import Metrics, serving
 from anabranch.serving.status import client_status, server_status
 from anabranch.storage.lock import locked
@@ -39,27 +41,48 @@ REPORT = 0.5
 """Seconds between two reports."""
 RETRY = 1.0
 """Seconds between two attempts to open a source."""
-LEFT = "left"
-"""Why a party has ended that was told to leave before the end."""
 
 
 def serve(
     path: Path, *, server: bool, report: Callable[[dict[str, Any]], None] | None, with_parent: int | None
-) -> Stop:
-    """Run the party of a file; SIGINT and SIGTERM make it leave, after a last checkpoint.
+) -> Ending:
+    """Run the party of a file; in a command, SIGINT and SIGTERM make it leave, after a last checkpoint.
+
+    Until it takes part, they end the process at once: there is nothing to keep.
 
     Args:
         path: of the party's file.
         server: whether it should be the server's.
-        report: called twice a second, and at the end, with the party's status.
+        report: called twice a second, and at the end, with the party's status; None has a line a minute in the log.
         with_parent: the process that started it, where it should leave when that is gone.
+
+    Returns:
+        How the party has ended. Its result is in its folder then, unless it replays a run.
 
     Raises:
         AnabranchError: where the party cannot take part; see `anabranch.federation.engine.Engine.run`.
     """
+    settings, credentials = load(path, server=server)
+    name_party(credentials.party)
+    folder = Path(settings.folder)
+    with locked(folder):
+        if with_parent is not None:
+            threading.Thread(target=_leave_with, args=(with_parent,), daemon=True).start()
+        return process.run(lambda: _run(path, settings, credentials, folder, report))
+
+
+def load(path: Path, *, server: bool) -> tuple[partyfile.AnyFile, Credentials]:
+    """Return the settings of a party's file, and its connection.
+
+    Args:
+        path: of the party's file.
+        server: whether it should be the server's.
+
+    Raises:
+        ConfigError: where it is another party's, or a setting is wrong.
+    """
     settings = partyfile.load(path)
     credentials = Credentials.load(settings.connection)
-    name_party(credentials.party)
     if server == isinstance(settings, partyfile.ClientFile) and not isinstance(settings, partyfile.PartyFile):
         section, command = ("features", "client") if server else ("labels", "server")
         raise ConfigError(f"{path}: has [{section}], so start it with 'anabranch {command}'")
@@ -68,12 +91,10 @@ def serve(
     if server != (credentials.index == 0):
         command = "client" if server else "server"
         raise ConfigError(f"{path}: is the file of {credentials.party}: start it with 'anabranch {command}'")
-    folder = Path(settings.folder)
-    with locked(folder):
-        return process.run(lambda: _run(path, settings, credentials, folder, report, with_parent))
+    return settings, credentials
 
 
-def _party(
+def party_of(
     path: Path, settings: partyfile.AnyFile, credentials: Credentials, folder: Path
 ) -> ServerParty | ClientParty:
     """Return the party of a file."""
@@ -97,39 +118,19 @@ def _party(
     raise ConfigError(f"this is client {credentials.index}, but the run has {counted(run.clients, 'client')}")
 
 
-async def _when_there(
-    party: Callable[[], ServerParty | ClientParty], leaving: asyncio.Event, with_parent: int | None
-) -> ServerParty | ClientParty | None:
-    """Return the party, once the database that it reads is there: after a power failure either may be the first.
-
-    None where it should leave before that.
-    """
+async def _when_there(party: Callable[[], ServerParty | ClientParty]) -> ServerParty | ClientParty:
+    """Return the party, once the database that it reads is there: after a power failure either may be the first."""
     said = ""
-    while not leaving.is_set():
+    while True:
         try:
             return party()
         except ConnectError as error:
             if not error.temporary:
                 raise
-            if not said:
-                _leave_on_signals(leaving.set, with_parent)
             if str(error) != said:
                 said = str(error)
                 _log.warning("%s; waiting for it", said)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(leaving.wait(), RETRY)
-    return None
-
-
-def _leave_on_signals(leave: Callable[[], None], with_parent: int | None) -> None:
-    """Has SIGINT, SIGTERM and the end of the process that started it make it leave."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, leave)
-    if with_parent is not None:
-        threading.Thread(
-            target=_watch, args=(with_parent, lambda: loop.call_soon_threadsafe(leave)), daemon=True
-        ).start()
+        await asyncio.sleep(RETRY)
 
 
 async def _run(
@@ -138,22 +139,28 @@ async def _run(
     credentials: Credentials,
     folder: Path,
     report: Callable[[dict[str, Any]], None] | None,
-    with_parent: int | None,
-) -> Stop:
-    leaving = asyncio.Event()
-    party = await _when_there(lambda: _party(path, settings, credentials, folder), leaving, with_parent)
-    if party is None:
-        return Stop(LEFT)
-    _leave_on_signals(party.leave, with_parent)
-    if leaving.is_set():
-        party.leave()
+) -> Ending:
+    party = await _when_there(lambda: party_of(path, settings, credentials, folder))
+    loop = asyncio.get_running_loop()
+    with calling(lambda _: loop.call_soon_threadsafe(party.leave)):
+        return await _take_part(party, settings, folder, report)
+
+
+async def _take_part(
+    party: ServerParty | ClientParty,
+    settings: partyfile.AnyFile,
+    folder: Path,
+    report: Callable[[dict[str, Any]], None] | None,
+) -> Ending:
+    """Run the party to its end, and write what it leaves behind."""
     started = time.monotonic()
-    stop: Stop | None = None
+    ending: Ending | None = None
+    tell_of = MinuteLines(party.say) if report is None else report
 
     def tell() -> None:
-        if report is not None:
-            status = server_status(party, started) if isinstance(party, ServerParty) else client_status(party, started)
-            report(status | {"ended": None if stop is None else stop.reason})
+        status = server_status(party, started) if isinstance(party, ServerParty) else client_status(party, started)
+        how = None if ending is None else ending.describe()
+        tell_of(status | {"ended": None if ending is None else ending.reason, "ending": how})
 
     async def reports() -> None:
         while True:
@@ -175,20 +182,22 @@ async def _run(
                 await beside.enter_async_context(asked)
             await beside.enter_async_context(serving(of, settings.metrics, settings.metrics_host))
             stop = await party.run()
+        ending = ending_of(party, stop, settings.most_lost)
         # The model of a run is made of all its parties' later, and one that is not finite is of no use.
         if not (isinstance(settings, partyfile.PartyFile) or stop.diverged):
-            own.write_model(party, folder)
-            own.sum_up(party, folder)
-        return stop
+            party_result.write(party, settings, ending, folder, time.monotonic() - started)
+            party.say(f"{sum_up(party)}; the result is in {folder}")
+        party.say(ending.text, logging.ERROR if ending.problem else logging.INFO)
+        return ending
     finally:
         reporting.cancel()
         tell()
 
 
-def _watch(parent: int, gone: Callable[[], Any]) -> None:
+def _leave_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
-    gone()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def print_json(status: dict[str, Any]) -> None:

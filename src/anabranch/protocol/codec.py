@@ -212,6 +212,14 @@ def _read_flag(reader: _Reader) -> bool:
     return bool(value)
 
 
+def _write_optional(value: int | None) -> bytes:
+    return b"\0" if value is None else struct.pack("<Bq", 1, value)
+
+
+def _read_optional(reader: _Reader) -> int | None:
+    return int(reader.unpack("<q")[0]) if _read_flag(reader) else None
+
+
 def _write_terms(value: Terms) -> bytes:
     return b"".join(form.write(getattr(value, name)) for name, form in _TERMS.items())
 
@@ -232,6 +240,7 @@ _ARRAY = _Form(_write_array, _read_array)
 _FLAGS = _Form(_write_array, _read_flags)
 _MASK = _Form(_write_mask, _read_mask)
 _FLAG = _Form(_write_flag, _read_flag)
+_TIME_OR_NONE = _Form(_write_optional, _read_optional)
 _TERMS: dict[str, _Form] = {"federation": _TEXT, "clients": _U16, "update": _TEXT, "wire": _TEXT}
 _AGREED = _Form(_write_terms, _read_terms)
 
@@ -309,6 +318,9 @@ FORMS: dict[type[m.Message], dict[str, _Form]] = {
         "emptied": _FLAG,
         "noticed": _LONG_TEXT,
     },
+    m.Upcoming: {"session": _NONCE, "told": _ROUND, "time": _ROUND},
+    m.Advance: {"session": _NONCE, "time": _TIME_OR_NONE},
+    m.Unusable: {"session": _NONCE, "events": _EVENTS},
 }
 """The fields of each kind of message, in their order on the wire."""
 
@@ -323,7 +335,7 @@ def encode(message: m.Message) -> bytes:
         MessageError: where an event's name is too long.
 
     >>> encode(m.Refused(session=1, reason="no")).hex(" ")
-    '41 42 04 03 01 00 00 00 00 00 00 00 02 00 6e 6f'
+    '41 42 05 03 01 00 00 00 00 00 00 00 02 00 6e 6f'
     """
     kind = type(message)
     head = MAGIC + bytes((VERSION, _CODES[kind]))

@@ -11,11 +11,14 @@ type            from → to         what it says
 `Query`         server → clients  send your embeddings for these rounds, if you have not
 `Embeddings`    client → server   here they are, and in which of the rounds an event has activated me
 `Unknown`       client → server   I have no features for the events of these rounds
+`Unusable`      client → server   a value of these events cannot be used: wait no longer for my embeddings
 `Ask`           server → clients  send your embeddings for these events: nobody learns from them now
 `Reply`         client → server   here they are
 `Derivatives`   server → client   ``v_m`` of the rounds in which you were activated
 `Void`          server → client   nothing comes for these rounds, and these events: forget them
 `Recall`        server → client   the events of the last rounds, so that a window of samples can be made again
+`Upcoming`      client → server   my next reading is of this time, and I have announced all events before it
+`Advance`       server → client   announce what happens up to this time
 `Bye`           either            I leave; the server says it at the end: that you have all is kept, so leave too
 `End`           server → client   the stream has ended, or training has
 ==============  ================  ===========================================================================
@@ -44,6 +47,10 @@ MOMENT = -2
 """In place of the round that says to which of a client's parameters a derivative belongs: those that it then has."""
 NOTHING = -2
 """In place of a class that was predicted: none was, since a client was away."""
+NEVER = 2**63 - 1
+"""In place of the time of a client's next reading: it announces no event any more."""
+EARLIEST = -(2**63)
+"""A time before all others."""
 LAST = 2**31 - 2
 """No round has a greater number: the programs count in 32 bits."""
 
@@ -153,6 +160,13 @@ class Unknown(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class Unusable(Message):
+    session: int
+    events: Events
+    """The client has a row of each, and cannot make features of it."""
+
+
+@dataclass(frozen=True, eq=False)
 class Ask(Message):
     """The events are those of late labels, or somebody's who wants a prediction and nothing more."""
 
@@ -242,6 +256,22 @@ class End(Message):
     """The last round in which the client was activated: its derivative is the last that it steps along."""
     reason: str
     """Why no round follows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Upcoming(Message):
+    session: int
+    told: int
+    """How many events the client has announced in this session before."""
+    time: int
+    """Of its next reading, in microseconds since 1970; `NEVER` if it announces no event any more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Advance(Message):
+    session: int
+    time: int | None
+    """In microseconds since 1970; None if the server does not go by the data's clock."""
 
 
 @dataclass(frozen=True, eq=False)

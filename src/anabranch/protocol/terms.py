@@ -9,7 +9,7 @@ import numpy as np
 
 from anabranch.core.party import Rule
 
-VERSION = 4
+VERSION = 5
 """Of the protocol: parties of other versions do not understand one another."""
 
 

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from anabranch.errors import ConfigError
+from anabranch.report.clients import clients_part, is_client
 from anabranch.report.page import Page, render
 from anabranch.report.places import find
 from anabranch.report.ran import runs_part
@@ -21,7 +22,7 @@ def report(folder: Path, out: Path | None = None) -> Path:
     """Write the page of all results in a folder and its subfolders, and return where it is.
 
     Args:
-        folder: results of ``anabranch reproduce``, ``anabranch sweep`` or ``anabranch run``.
+        folder: results of ``anabranch reproduce``, ``anabranch sweep``, ``anabranch run`` or parties of a federation.
         out: the file; by default ``report.html`` in the folder. An earlier one is replaced.
 
     Raises:
@@ -40,8 +41,11 @@ def report(folder: Path, out: Path | None = None) -> Path:
     found = find(folder)
     parts = [reproduction_part(folder, place, names) for place, names in found.reproductions.items()]
     parts += [sweep_part(folder, place) for place in found.sweeps]
-    if found.runs:
-        parts.append(runs_part(folder, found.runs))
+    clients = [place for place in found.runs if is_client(place)]
+    if runs := [place for place in found.runs if place not in clients]:
+        parts.append(runs_part(folder, runs))
+    if clients:
+        parts.append(clients_part(folder, clients))
     made = f"Made by anabranch {version('anabranch')} on {datetime.now():%Y-%m-%d at %H:%M}."
     html = render(Page(f"Results in {folder.resolve().name or folder}", made, parts))
     with writing("report", target.parent):

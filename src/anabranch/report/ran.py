@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from anabranch.report.clients import EndingFile
 from anabranch.report.drawing import MOST_LINES, draw_curves
 from anabranch.report.formats import is_number, joined, mean, megabytes, text
 from anabranch.report.page import Fact, Fold, Heading, Part, Picture, Row, Section, Table
@@ -52,6 +53,8 @@ class ResultFile(BaseModel):
     config: dict[str, Any] | None = None
     """None where a result was saved from Python."""
     data: dict[str, Any] | None = None
+    ending: EndingFile | None = None
+    """Of a federation alone."""
 
     @property
     def title(self) -> str:
@@ -137,10 +140,16 @@ def _section(place: Path, result: ResultFile, name: str) -> Section:
         name,
         result.title,
         lead=name,
-        notes=[f"Ended early: {result.stopped}."] if result.stopped else [],
+        notes=_notes(result),
         blocks=[picture, *shown],
         folds=[Fold("Settings, data and versions", facts)],
     )
+
+
+def _notes(result: ResultFile) -> list[str]:
+    if result.ending is not None:
+        return [result.ending.note]
+    return [f"Ended early: {result.stopped}."] if result.stopped else []
 
 
 def _numbers(result: ResultFile) -> Table:

@@ -111,8 +111,8 @@ async def ask_nats(credentials: Credentials, question: dict[str, str], *, timeou
 
     Args:
         credentials: of an asker.
-        question: as `anabranch.serving.predictor.Predictor` takes it; an entity as its keyed hash, since the broker sees
-            it (`hidden`).
+        question: as `anabranch.serving.predictor.Predictor` takes it; an entity as its keyed hash (`hidden`), since
+            the broker sees it.
         timeout: seconds.
 
     Raises:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.broker.nats_conf import is_loopback
-from anabranch.errors import ConfigError
+from anabranch.errors import ConfigError, with_extra
 from anabranch.serving.metrics import Metrics
 from anabranch.serving.predictor import Predictor
 from anabranch.storage.files import check_private
@@ -110,9 +110,7 @@ async def serving_predictions(predictor: Predictor, metrics: Metrics, settings: 
         from anabranch.serving.app import app
         from anabranch.serving.connections import Bounded, Listening
     except ImportError as error:
-        raise ConfigError(
-            f"predictions over HTTP need {error.name}: install the extra, pip install 'anabranch[http]'"
-        ) from None
+        raise ConfigError(f"predictions over HTTP need {error.name}: {with_extra('http')}") from None
     token = settings.read_token()
     config = uvicorn.Config(
         app(predictor, metrics, token),

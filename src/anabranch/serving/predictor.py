@@ -1,6 +1,7 @@
 """Predictions while the model learns: one question, as it comes over HTTP or NATS, and its answer.
 
-A question goes through the code of a round's prediction (`anabranch.protocol.server.pending_predictions`) and never changes the model.
+A question goes through the code of a round's prediction (`anabranch.protocol.server.pending_predictions`). It never
+changes the model.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ def server_status(party: ServerParty, started: float) -> dict[str, Any]:
         {
             "name": names[i] if i < len(names) else f"client {i + 1}",
             "present": seat.present,
+            "ended": seat.ended,
             "activations": int(ledger.activations[i]),
             "answered": missing[i]["answered"],
             "missed": sum(count for how, count in missing[i].items() if how != "answered"),
@@ -58,6 +59,7 @@ def client_status(party: ClientParty, started: float) -> dict[str, Any]:
         "applied": talk.applied,
         "answers": talk.answers,
         "activations": talk.activations,
+        "announced": talk.announced,
         "joined": talk.joined,
         "seconds": round(time.monotonic() - started, 3),
         **_common(party),

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.checks import unmasked
 from anabranch.errors import AnabranchError, DataError
 from anabranch.streams.base import Block, Stream
 
 
 class Late(NamedTuple):
-    """What happens in a chunk beside its rounds, where labels come after their events; see `anabranch.simulation.label_delay`."""
+    """The events of a chunk beside its rounds, if labels are late; see `anabranch.simulation.label_delay`."""
 
     x: NDArray[np.floating[Any]]
     """(n, d): the events that happen, in order; only the first ``events`` rows are some, the rest is padding."""
@@ -52,9 +53,16 @@ def empty_chunk(length: int, features: int, dtype: np.dtype[Any]) -> Chunk:
 
 
 def read_chunks(
-    stream: Stream, classes: int, dtype: np.dtype[Any], length: int, rounds: int | None, unused: int = 0
+    stream: Stream,
+    classes: int,
+    dtype: np.dtype[Any],
+    length: int,
+    rounds: int | None,
+    unused: int = 0,
+    begun: int = 0,
 ) -> Iterator[Chunk]:
-    """Yield the stream's first ``rounds`` samples in chunks of ``length``, the last one shorter.
+    """Yield the stream's first ``rounds`` samples in chunks of ``length``, the last one shorter; the first
+    ``begun`` not.
 
     Each sample is checked as it is read. What comes before a wrong one is given first, unless nothing has been yet.
     The last ``unused`` samples may be wrong: it only matters that they are there.
@@ -63,8 +71,8 @@ def read_chunks(
         DataError: where a sample is wrong, with its row from 1; or where the stream is empty or fails.
     """
     features = sum(stream.widths)
-    chunk, read, given = empty_chunk(length, features, dtype), 0, False
-    blocks = _blocks(stream)
+    chunk, read, given = empty_chunk(length, features, dtype), begun, False
+    blocks = _blocks(stream, begun)
     problem: DataError | None = None
     while problem is None and (rounds is None or read < rounds):
         try:
@@ -94,16 +102,27 @@ def read_chunks(
         yield chunk
     if problem is not None:
         raise problem
-    if read == 0:
-        raise DataError("the stream is empty: it has no sample to train on")
+    if read == begun:
+        raise DataError(
+            f"the stream has no sample after the first {begun:,}, which the run has learnt from: there is nothing to "
+            "go on with"
+            if begun
+            else "the stream is empty: it has no sample to train on"
+        )
 
 
-def _blocks(stream: Stream) -> Iterator[Block]:
+def _blocks(stream: Stream, begun: int) -> Iterator[Block]:
+    """Yield the blocks without the first ``begun`` samples."""
     try:
         for block in stream.blocks():
             if not isinstance(block, Block):
                 raise DataError(f"the stream gave {block!r:.60}; a Block(x, y) is needed")
-            yield block
+            known = min(begun, len(block.y))
+            begun -= known
+            if known:
+                block = Block(block.x[known:], block.y[known:])
+            if len(block.y) or not known:
+                yield block
     except AnabranchError:
         raise
     except Exception as error:
@@ -116,7 +135,7 @@ def _check(
     """Return the features in the model's precision, how many first samples are right, and what is wrong with the
     next.
     """
-    x, y = np.asarray(block.x), np.asarray(block.y)
+    x, y = unmasked(block.x), unmasked(block.y)
     if x.ndim != 2 or x.shape[1] != sum(widths) or y.shape != (len(x),):
         return (
             x,

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.checks import plain, whole
-from anabranch.errors import ConfigError, nearest
+from anabranch.errors import ConfigError, nearest, with_extra
+from anabranch.simulation.detectors import restored, state_of
 
 Watched: TypeAlias = Literal["error", "embedding"]
 WATCHED = ("error", "embedding")
@@ -104,6 +105,13 @@ class Detect:
         self._try_out()
 
     @property
+    def made(self) -> str:
+        """What its detectors are made of; detectors of which this is the same can take over from one another."""
+        from river import __version__
+
+        return repr((self.detector, self.watch, sorted(self.options.items()), __version__))
+
+    @property
     def reacts(self) -> bool:
         """Whether a detection changes what is learnt."""
         return self.on_drift != "report"
@@ -114,6 +122,7 @@ class Detect:
         try:
             for i in range(TRIED):
                 tried.update(i % 2)
+            restored(state_of(tried), self.make(seed=0))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
@@ -168,6 +177,8 @@ class Watch:
         self._boosted_until = 0
         self._emptied = -1
         """The last round before which the windows were emptied."""
+        self.began_anew = False
+        """Whether a checkpoint was of other detectors, so that these have seen nothing of the rounds before it."""
         self._error = _Watched(detect.make(seed)) if "error" in detect.watch else None
         embeddings = range(clients) if "embedding" in detect.watch else ()
         self._embeddings = [_Watched(detect.make(seed)) for _ in embeddings]
@@ -228,9 +239,15 @@ class Watch:
         self.factor = self.detect.boost if t < self._boosted_until else 1.0
         return False
 
+    @property
+    def _detectors(self) -> list[_Watched]:
+        return [*([] if self._error is None else [self._error]), *self._embeddings]
+
     def state(self) -> dict[str, Any]:
-        """JSON values for a checkpoint. What the detectors hold is not in it: they begin anew."""
+        """Return JSON values for a checkpoint: all that later rounds depend on, what the detectors hold included."""
         return {
+            "made": self.detect.made,
+            "detectors": [each.state() for each in self._detectors],
             "rounds": self.rounds,
             "detections": [list(each) for each in self.detections],
             "counts": [[*kind, n] for kind, n in self.counts.items()],
@@ -241,7 +258,19 @@ class Watch:
         }
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
+        """The inverse of `state`.
+
+        The detectors begin anew if something else is watched now, or with another version of River.
+
+        Raises:
+            ValueError: if the values are not such ones.
+        """
+        detectors = values.get("detectors")
+        if detectors is not None and values["made"] == self.detect.made and len(detectors) == len(self._detectors):
+            for each, held in zip(self._detectors, detectors, strict=True):
+                each.restore(held)
+        else:
+            self.began_anew = True
         self.rounds = values["rounds"]
         self.detections = [Detection(*each) for each in values["detections"]]
         self.counts = Counter({(what, client): n for what, client, n in values["counts"]})
@@ -270,6 +299,15 @@ class _Watched:
                 yield i, *self._means()
                 self._sum, self._count = 0.0, 0
 
+    def state(self) -> list[Any]:
+        """Return JSON values for a checkpoint."""
+        return [state_of(self._detector), self._sum, self._count]
+
+    def restore(self, values: list[Any]) -> None:
+        """The inverse of `state`."""
+        held, self._sum, self._count = values
+        restored(held, self._detector)
+
     def _means(self) -> tuple[float, float | None]:
         width, after = (getattr(self._detector, name, None) for name in ("width", "estimation"))
         if width is None or after is None or not 0 < width < self._count:
@@ -282,9 +320,7 @@ def _named(name: str) -> Any:
     try:
         from river import base, drift  # takes a second or two
     except ImportError:
-        raise ConfigError(
-            "detect: drift is detected by River, which is not installed: pip install 'anabranch[river]'"
-        ) from None
+        raise ConfigError(f"detect: River is not installed, which detects drift: {with_extra('river')}") from None
     kinds = (base.DriftDetector, base.BinaryDriftDetector)
     known = {
         each: found

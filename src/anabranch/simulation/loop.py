@@ -16,6 +16,7 @@ from anabranch.core.activation import Mask
 from anabranch.core.compiling import compiled
 from anabranch.core.models import Group, SplitModel
 from anabranch.core.party import Measures, Rule
+from anabranch.core.party_programs import from_arrays
 from anabranch.core.round import Federation, emptied, init_federation, measured, play_round, predict_event
 from anabranch.simulation.chunks import Chunk, Late
 from anabranch.simulation.label_delay import Lateness, no_events
@@ -108,6 +109,14 @@ class Loop:
         )
         self.federation, self._kept = state
         return Played(chunk, active, predictions, done, self._trouble, measures, happened, sizes)
+
+    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Go on from the parties' states of another loop, as `anabranch.core.party_programs.to_arrays` gave them.
+
+        Raises:
+            ValueError: if they are those of another model or update.
+        """
+        self.federation = from_arrays(self.federation, arrays)
 
     def reset(self) -> None:
         """Empty every party's window of gradients."""

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import NDArray
 
-from anabranch.checks import whole
+from anabranch.checks import is_missing, python_value, whole
 from anabranch.core.activation import Activation, Full
 from anabranch.core.compiling import compiled
 from anabranch.core.models import Group, SplitModel, mlp
@@ -51,10 +51,13 @@ class OnlineVFL(_Classifier):
     that this round would begin with. The same functions are compiled as in `anabranch.simulate`, and samples in the
     same order give the same bits.
 
-    A feature that is absent, None or NaN counts as ``missing``. Features that no client holds are not looked at; a
-    sample with none but those is refused. A class is known from the first sample that has it, or from the start where
-    ``classes`` lists it; only known classes are predicted. A sample of one class too many is refused, and the model
-    stays as it was.
+    A feature that is absent or missing, as None, NaN, NaT and ``pandas.NA`` are, counts as ``missing``. Features that
+    no client holds are not looked at; a sample with none but those is refused. A class is known from the first sample
+    that has it, or from the start if ``classes`` lists it; only known classes are predicted. A sample of one class too
+    many is refused, and the model stays as it was.
+
+    Several threads may use one model. Rounds are played one after another, and each prediction is that of the model
+    between two rounds.
 
     Args:
         split: the names of the features that each client holds, by the client's name.
@@ -150,12 +153,16 @@ class OnlineVFL(_Classifier):
                 rounds before.
             KeyboardInterrupt: on Ctrl-C, which waits for the end of a round that has begun; `rounds` counts it then.
         """
+        features, label = self._row(x), self._label(y)
+        with self._state.turn:
+            self._learn_row(features, label)
+
+    def _learn_row(self, features: NDArray[Any], label: Hashable) -> None:
         if self._trouble is not None:
             raise self._diverged(self._trouble)
         if self.rounds == _LAST:
             raise DataError(f"no more than {_LAST:,} samples can be learnt from: go on with a clone")
-        run, t = self._run, self.rounds
-        features, slot = self._row(x), self._slot(y)
+        run, t, slot = self._run, self.rounds, self._slot(label)
         sample = run.nothing._replace(x=features[None], y=np.array([slot], np.int32), rows=1)
         if self._recorded is not None and t >= self._recorded:
             raise DataError(f"the recorded activations ended after {t:,} rounds")
@@ -166,7 +173,7 @@ class OnlineVFL(_Classifier):
             if trouble:
                 self._trouble = trouble_text(TROUBLES[trouble], t + 1, run.rule.wire)
             else:
-                self._slots.setdefault(y, slot)
+                self._slots.setdefault(label, slot)
                 self.rounds += 1
         if ctrl_c.pressed:
             raise ctrl_c.problem
@@ -179,12 +186,11 @@ class OnlineVFL(_Classifier):
         Raises:
             DataError: where the sample is wrong.
         """
-        features = self._row(x)
-        if not self._slots:
+        labels, logits = self._logits(x)
+        if not labels:
             return {}
-        logits = self._logits(features)
         odds = np.exp(logits - logits.max())
-        return dict(zip(self._slots, (odds / odds.sum()).tolist(), strict=True))
+        return dict(zip(labels, (odds / odds.sum()).tolist(), strict=True))
 
     def predict_one(self, x: Mapping[Hashable, Any]) -> Hashable | None:
         """Return the most probable class, or None where none is known yet.
@@ -192,24 +198,25 @@ class OnlineVFL(_Classifier):
         Raises:
             DataError: where the sample is wrong.
         """
-        features = self._row(x)
-        if not self._slots:
-            return None
-        best = int(self._logits(features).argmax())
-        return next(label for label, slot in self._slots.items() if slot == best)
+        labels, logits = self._logits(x)
+        return labels[int(logits.argmax())] if labels else None
 
     @property
     def trained(self) -> SplitModel:
         """The model as it is now."""
-        return trained_model(self._run.layout, self._state.party)
+        with self._state.turn:
+            return trained_model(self._run.layout, self._state.party)
 
     def _diverged(self, why: str) -> Diverged:
         return Diverged(why, self.rounds + 1, None)  # type: ignore[arg-type]  # only a run has a result
 
-    def _logits(self, features: NDArray[Any]) -> NDArray[np.float64]:
-        """Return those of the known classes, in the order in which they became known."""
-        logits = np.asarray(self._state.read(_predict, (features,)), np.float64)
-        return logits[: len(self._slots)]
+    def _logits(self, x: Mapping[Hashable, Any]) -> tuple[list[Hashable], NDArray[np.float64]]:
+        """Return the known classes in the order in which they became known, and the logit of each for a sample."""
+        features = self._row(x)
+        with self._state.turn:
+            labels = list(self._slots)
+            logits = np.asarray(self._state.read(_predict, (features,)), np.float64) if labels else np.zeros(0)
+        return labels, logits[: len(labels)]
 
     def _build(self, widths: tuple[int, ...]) -> Any:
         """Return the model before the first sample."""
@@ -228,12 +235,17 @@ class OnlineVFL(_Classifier):
                 f"the sample has none of the features in split: it has {_listed(x)}, and split names "
                 f"{_listed(self._names)}"
             )
+        values = [x.get(name) for name in self._names]
         try:
-            row = np.array([x[name] for name in self._names])
-        except (KeyError, ValueError, OverflowError):
+            values = [x[name] for name in self._names]
+        except KeyError:
+            values = [x.get(name) for name in self._names]
+        try:
+            row = np.array(None if any(each is np.ma.masked for each in values) else values)
+        except (ValueError, OverflowError):
             row = np.array(None)
         if row.dtype.kind not in "fiub" or row.ndim != 1:
-            row = np.array([self._number(name, x.get(name)) for name in self._names])
+            row = np.array([self._number(name, value) for name, value in zip(self._names, values, strict=True)])
         with np.errstate(over="ignore"):
             cast = row.astype(self._dtype, copy=False)
         if np.isfinite(cast).all():
@@ -254,10 +266,11 @@ class OnlineVFL(_Classifier):
 
     def _number(self, name: Hashable, value: Any) -> float:
         """Return a feature's value, NaN where it is missing."""
-        if value is None:
+        if is_missing(value):
             return math.nan
+        value = python_value(value)
         try:
-            if isinstance(value, str | bytes):
+            if isinstance(value, str | bytes | np.datetime64 | np.timedelta64):
                 raise TypeError
             return float(value)
         except OverflowError:
@@ -271,19 +284,30 @@ class OnlineVFL(_Classifier):
     def _holder(self, name: Hashable) -> str:
         return next(client for client, names in self.split.items() if name in names)
 
-    def _slot(self, y: Hashable) -> int:
-        """Return the output that stands for a class; a new class takes the next."""
-        if y is None or (isinstance(y, float | np.floating) and math.isnan(y)):
-            raise DataError(f"the sample's class is {y}: only a sample whose class is known can be learnt from")
+    def _label(self, y: Hashable) -> Hashable:
+        """Return a sample's class as it is kept: a number or a text of NumPy as Python's own."""
+        y = python_value(y)
+        empty = isinstance(y, str) and not y and y not in self._slots
+        if empty or is_missing(y):
+            listed = ", or list the empty text in classes" if empty else ""
+            raise DataError(
+                f"the sample's class is {y!r:.60}, which says that there is none: only a sample whose class is known "
+                f"can be learnt from. Leave it out until its class is there{listed}"
+            )
         try:
-            slot = self._slots.get(y, len(self._slots))
+            hash(y)
         except TypeError:
             raise DataError(f"the sample's class is {y!r:.60}, which cannot be a class: it has no hash") from None
+        return y
+
+    def _slot(self, label: Hashable) -> int:
+        """Return the output that stands for a class; a new class takes the next."""
+        slot = self._slots.get(label, len(self._slots))
         if slot == self._most:
             what = "there may be" if _is_number(self.classes) else "classes lists"
             raise DataError(
-                f"class {_shown(y)} is one too many: {what} {self._most}, and known are {_listed(self._slots)}; make "
-                "the model with more classes"
+                f"class {_shown(label)} is one too many: {what} {self._most}, and known are {_listed(self._slots)}; "
+                "make the model with more classes"
             )
         return slot
 
@@ -296,7 +320,8 @@ class OnlineVFL(_Classifier):
     @property
     def _raw_memory_usage(self) -> int:
         """Bytes of the parties' states; what is compiled is shared by all models of one shape."""
-        return sum(array.nbytes for array in to_arrays(self._state.party).values())
+        with self._state.turn:
+            return sum(array.nbytes for array in to_arrays(self._state.party).values())
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
@@ -306,8 +331,9 @@ class OnlineVFL(_Classifier):
 
     def __getstate__(self) -> dict[str, Any]:
         settings = {name: getattr(self, name) for name in self._settings}
-        held = {"slots": dict(self._slots), "rounds": self.rounds, "trouble": self._trouble}
-        return {"settings": settings, "arrays": to_arrays(self._state.party), **held}
+        with self._state.turn:
+            held = {"slots": dict(self._slots), "rounds": self.rounds, "trouble": self._trouble}
+            return {"settings": settings, "arrays": to_arrays(self._state.party), **held}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state["settings"])  # type: ignore[misc]
@@ -404,12 +430,14 @@ def _shown(value: Any) -> str:
 
 def _read_labels(classes: Any) -> list[Hashable]:
     try:
-        labels = [] if isinstance(classes, str) else list(classes)
+        labels = [] if isinstance(classes, str) else [python_value(each) for each in classes]
         distinct = len(set(labels)) == len(labels)
     except TypeError:
         labels, distinct = [], False
     if not labels or not distinct:
         raise ConfigError(f"classes is {classes!r:.60}, but it is a number, or a list of different classes")
+    if any(map(is_missing, labels)):
+        raise ConfigError(f"classes is {classes!r:.60}, but a missing value is no class: list the classes alone")
     return labels
 
 

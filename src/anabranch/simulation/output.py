@@ -6,6 +6,7 @@ import csv
 import errno
 import io
 import shlex
+import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,11 +19,15 @@ from anabranch.errors import OutputError
 from anabranch.storage.files import json_values, replace_file, to_json, writing
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
     from anabranch.simulation.result import Result
 
 MODEL, CURVE, PICTURE, RESULT = "model.safetensors", "curve.csv", "curve.png", "result.json"
+STATE = "state"
+"""The folder of what a run goes on from."""
 FILES = (MODEL, CURVE, PICTURE, RESULT)
 """In the order in which they are written: where there is a result.json, the others are complete."""
 
@@ -100,21 +105,30 @@ def save(result: Result, folder: str | Path, *, force: bool = False) -> Path:
     return path
 
 
-def write(folder: Path, result: Result, origin: Origin | None = None) -> dict[str, Any]:
+def write(
+    folder: Path,
+    result: Result,
+    origin: Origin | None = None,
+    *,
+    arrays: Mapping[str, NDArray[Any]] | None = None,
+    title: str | None = None,
+) -> dict[str, Any]:
     """Write the files of a result, each of them completely or not at all, and return what ``result.json`` holds.
 
     Args:
         folder: as `prepare` returned it.
         origin: what a command says of the run.
+        arrays: of the model, if they are those of one party; by default those of all.
+        title: of the picture; by default that of the origin, or of the settings.
 
     Raises:
         OutputError: where a file cannot be written.
     """
     from safetensors.numpy import save as arrays_file
 
-    title = origin.title if origin else _title(result.settings)
+    title = title or (origin.title if origin else _title(result.settings))
     contents = {
-        MODEL: arrays_file(result.model.to_arrays()),
+        MODEL: arrays_file(dict(result.model.to_arrays() if arrays is None else arrays)),
         CURVE: curve_csv(result).encode(),
         PICTURE: png(draw_curve(result, title)),
     }
@@ -122,6 +136,9 @@ def write(folder: Path, result: Result, origin: Origin | None = None) -> dict[st
         (folder / RESULT).unlink(missing_ok=True)
         for name, content in contents.items():
             replace_file(folder / name, content)
+        shutil.rmtree(folder / STATE, ignore_errors=True)  # of an earlier run that is overwritten
+    if result._state is not None:
+        result._state().save(folder)
     described = report(folder, result, origin)
     rewrite(folder, described)
     return described
@@ -168,11 +185,19 @@ def curve_csv(result: Result) -> str:
 def draw_curve(result: Result, title: str) -> Figure:
     """Both error rates as the run went on."""
     from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    draw_rates(axes, result)
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=26, parse_math=False)
+    return figure
+
+
+def draw_rates(axes: Axes, result: Result) -> None:
+    """Draw both error rates over the rounds on axes of Matplotlib."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     rounds, run_time, accumulated = result.curve
-    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
-    axes = figure.subplots()
     style: dict[str, Any] = {"marker": "o" if len(rounds) == 1 else "", "clip_on": False}
     if len(rounds):
         label = f"run-time error rate (last 20,000 rounds), {result.run_time_error:.4f} at the end"
@@ -185,7 +210,6 @@ def draw_curve(result: Result, title: str) -> Figure:
     else:
         axes.text(0.5, 0.5, "no round was done", ha="center", va="center", transform=axes.transAxes, color="0.4")
         axes.set_ylim(0, 1)
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=26, parse_math=False)
     axes.set_xlabel("rounds")
     axes.set_ylabel("error rate")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -193,7 +217,6 @@ def draw_curve(result: Result, title: str) -> Figure:
     axes.grid(axis="y", color="0.92")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    return figure
 
 
 def _title(settings: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ rounds. A client that is passive steps along none of its own, so what is applied
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,8 @@ class RegretTally:
     """Takes what is measured in order and adds it up in float64; its memory does not grow with the rounds.
 
     Args:
-        report_every: a point after every so many rounds, and one at the end; see `anabranch.simulation.metrics.MOST_POINTS`.
+        report_every: a point after every so many rounds, and one at the end; see
+            `anabranch.simulation.metrics.MOST_POINTS`.
 
     >>> tally = RegretTally(report_every=2)
     >>> f, g, s, a = np.array([[2.0, 1.0, 0.0], [9.0, 4.0, 1.0], [9.0, 4.0, 1.0], [4.0, 4.0, 0.0]])
@@ -71,6 +72,19 @@ class RegretTally:
         self._rounds += len(rows)
         self._sums = sums[-1]
         self._largest = np.fmax.reduce(np.vstack([self._largest, rows]))
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Return arrays and JSON values to go on from."""
+        rounds = np.array([t for t, _ in self._points], np.int64)
+        points = np.array([sums for _, sums in self._points]).reshape(len(rounds), len(self._sums))
+        arrays = {"sums": self._sums, "largest": self._largest, "point_rounds": rounds, "points": points}
+        return arrays, {"rounds": self._rounds, "apart": self._apart}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
+        """The inverse of `state`."""
+        self._sums, self._largest = arrays["sums"].copy(), arrays["largest"].copy()
+        self._points = list(zip(arrays["point_rounds"].tolist(), arrays["points"], strict=True))
+        self._rounds, self._apart = values["rounds"], values["apart"]
 
     def regret(self) -> Regret:
         """Return the sums so far, the present ones included."""

@@ -9,19 +9,27 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.core.models import SplitModel
+from anabranch.errors import ConfigError
 from anabranch.simulation.drift_detection import Detection
 from anabranch.simulation.label_delay import LateLabels
 from anabranch.simulation.metrics import Curve
+from anabranch.simulation.output import draw_rates
 from anabranch.simulation.regret import Regret
 from anabranch.simulation.timing import ClientTimes
 from anabranch.simulation.traffic import MB, Traffic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
+
+    from anabranch.simulation.resume import RunState
 
 
 @dataclass(eq=False)
@@ -59,13 +67,17 @@ class Result:
     detections: list[Detection] | None = field(default=None, repr=False)
     """Where drift was noticed, with ``detect``."""
     timed_rounds: int | None = None
-    """How many rounds took those ``seconds``; None is all of them. Fewer where a federation has gone on."""
+    """How many rounds took those ``seconds``; None is all of them. Fewer if a run or a federation has gone on."""
+    ending: dict[str, Any] | None = None
+    """How a federation has ended: the reason, what became of its events, and the problem if that is a failure."""
     _measure: Callable[[], ClientTimes] | None = field(default=None, repr=False)
+    _state: Callable[[], RunState] | None = field(default=None, repr=False)
+    """Makes what `simulate` goes on from; None where it cannot."""
 
     @property
     def run_time_error(self) -> float:
         """The run-time error rate at the end: mean error of the last 20,000 rounds."""
-        return float(self.curve.run_time_error[-1]) if self.rounds else float("nan")
+        return float(self.curve.run_time_error[-1]) if len(self.curve.rounds) else float("nan")
 
     @property
     def rounds_per_second(self) -> float:
@@ -85,7 +97,7 @@ class Result:
         return self._measure()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_measure": None}
+        return {**self.__dict__, "_measure": None, "_state": None}
 
     @property
     def client_seconds(self) -> float:
@@ -108,6 +120,39 @@ class Result:
         again = steps if self.settings["label_learning"] == "stored" else self.rounds
         return encode * (self.late_labels.events + again) + step * steps
 
+    def predict(self, x: Any) -> Any:
+        """Return the trained model's class of one sample or of a batch; see `SplitModel.predict`."""
+        return self.model.predict(x)
+
+    def predict_proba(self, x: Any) -> NDArray[np.floating[Any]]:
+        """Return the trained model's probability of each class; see `SplitModel.predict_proba`."""
+        return self.model.predict_proba(x)
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draw both error rates over the rounds, and return the axes.
+
+        Args:
+            axes: of Matplotlib, to draw on; None makes a figure.
+        """
+        if axes is None:
+            from matplotlib import pyplot
+
+            axes = pyplot.figure(figsize=(8, 4.5), layout="constrained").subplots()
+        draw_rates(axes, self)
+        return axes
+
+    def to_pandas(self) -> DataFrame:
+        """Return the curve as a table of pandas: ``rounds``, ``run_time_error`` and ``accumulated_error``.
+
+        Raises:
+            ConfigError: if pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigError("to_pandas needs pandas, which is not installed: pip install pandas") from None
+        return pandas.DataFrame(self.curve._asdict())
+
     def describe(self) -> dict[str, Any]:
         """Everything but the arrays of the model and of single rounds, as JSON values: numbers, settings, versions."""
         return {
@@ -122,6 +167,7 @@ class Result:
             "regret": None if self.regret is None else _describe(self.regret),
             "late_labels": None if self.late_labels is None else _describe(self.late_labels),
             "detections": None if self.detections is None else [each._asdict() for each in self.detections],
+            "ending": self.ending,
             "client_seconds": _number(self.client_seconds),
             "client_seconds_how": "each client's functions, jitted apart, timed once and multiplied out",
             "seconds": self.seconds,

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from anabranch.checks import plain, whole
 from anabranch.core.activation import Activation, Mask
+from anabranch.core.compiling import check_devices
+from anabranch.core.gradients import parameters
 from anabranch.core.models import Group, SplitModel
 from anabranch.core.party import Rule
 from anabranch.core.random_keys import SEEDS
 from anabranch.core.round import init_federation, model_dtype
-from anabranch.core.updates import DLR, SLR, Update
+from anabranch.core.updates import DLR, SLR, Update, check_contract
 from anabranch.errors import ConfigError, Diverged, ModelError, nearest
 from anabranch.simulation.chunks import Chunk, empty_chunk, read_chunks
 from anabranch.simulation.delays import LONGEST, Delay, read_delay
@@ -46,11 +48,12 @@ class Samples(Iterator[Chunk]):
     Args:
         chunks: of the stream, to one sample more than the record has rounds, so that it is seen which of both ends.
         limit: how many rounds the record has; None where there is none, or enough of them.
+        begun: how many rounds were played before the first chunk.
     """
 
-    def __init__(self, chunks: Iterator[Chunk], limit: int | None) -> None:
+    def __init__(self, chunks: Iterator[Chunk], limit: int | None, begun: int) -> None:
         self._chunks, self._limit = chunks, limit
-        self._given = 0
+        self._given = begun
         self.record_ended = False
         """The record ended before the stream."""
 
@@ -128,6 +131,7 @@ def prepare(
     detect: Detect | None = None,
     keep_errors: bool = False,
     chunk: int = CHUNK,
+    begun: int = 0,
 ) -> Prepared:
     """Check what `anabranch.simulate` is called with, and makes what the run is played with; reads no sample yet.
 
@@ -135,6 +139,7 @@ def prepare(
         ConfigError: where a setting is out of range.
         ModelError: where the model does not fit the stream.
     """
+    check_devices()
     for name, value, kind in (
         ("model", model, SplitModel),
         ("stream", stream, Stream),
@@ -165,6 +170,8 @@ def prepare(
         )
     check_decay(update, dtype)
     rule = Rule(jax.tree.map(np.asarray, update), optimiser, read_wire_dtype(wire_dtype, dtype), bool(measure_regret))
+    if not update.outer_products:
+        check_contract(rule.update, parameters(model.server))
     if detect is not None:
         check_reaction(detect, rule)
         rule = rule._replace(watch="embedding" in detect.watch)
@@ -173,8 +180,10 @@ def prepare(
     nothing = empty_chunk(chunk, sum(stream.widths), dtype)
     _check_window(layout, rule, rates, model, nothing)
     lateness = _read_lateness(label_delay, label_learning, update, rule, layout, nothing, rounds)
+    if begun:
+        _check_goes_on(begun, rounds, limit, late=lateness is not None, watched=detect is not None)
     most, unused = (rounds, 0) if limit is None else (limit + 1, 1)
-    record = Samples(read_chunks(stream, classes, dtype, chunk, most, unused), limit)
+    record = Samples(read_chunks(stream, classes, dtype, chunk, most, unused, begun), limit, begun)
     decide = partial(_decide, activation, seed, stream.widths)
     reacts = detect is not None and detect.reacts
     late = {} if lateness is None else {"label_delay": _delay_text(label_delay), "label_learning": label_learning}
@@ -246,6 +255,16 @@ def check_reaction(detect: Detect, rule: Rule) -> None:
                 "measure_regret: the regret is that of windows which nothing empties: measure with on_drift 'report' "
                 "or 'boost', or without detect"
             )
+
+
+def _check_goes_on(begun: int, rounds: int | None, limit: int | None, *, late: bool, watched: bool) -> None:
+    """Refuse to go on with a run that has done its rounds, or of which not all is kept."""
+    for name, given in (("label_delay", late), ("detect", watched)):
+        if given:
+            raise ConfigError(f"resume: a run with {name} cannot go on: begin it anew, with more rounds")
+    if (last := limit if rounds is None else rounds) is not None and last <= begun:
+        what = "the recorded activations have" if rounds is None else "rounds is"
+        raise ConfigError(f"resume: the run has done {begun:,} rounds, and {what} {last:,} in all: ask for more")
 
 
 def _decided(begun: int, rounds: Chunk) -> Mask:

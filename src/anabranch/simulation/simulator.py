@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from anabranch.core.activation import Activation, Full
 from anabranch.core.models import SplitModel
+from anabranch.core.party_programs import to_arrays
 from anabranch.core.round import trained_model
 from anabranch.core.updates import DLR, Update
 from anabranch.errors import ConfigError, Interrupted
@@ -24,8 +26,10 @@ from anabranch.simulation.drift_detection import Detect
 from anabranch.simulation.label_delay import Learning
 from anabranch.simulation.loop import Loop, Played
 from anabranch.simulation.result import Result
+from anabranch.simulation.resume import RunState, read_state
 from anabranch.simulation.run_setup import CHUNK, LearningRate, Prepared, prepare
 from anabranch.simulation.timing import measure_client_times
+from anabranch.storage.files import json_values
 from anabranch.streams.base import Stream
 
 
@@ -56,6 +60,7 @@ def simulate(
     report_every: int | None = None,
     chunk: int = CHUNK,
     progress: Callable[[Progress], None] | None = None,
+    resume: Result | str | Path | None = None,
 ) -> Result:
     """Train ``model`` on ``stream``, one sample a round, as Algorithm 1 says.
 
@@ -84,6 +89,9 @@ def simulate(
         chunk: rounds between two visits to Python. It changes the speed and never what is learnt.
         progress: called after each chunk with how far the run is. Where it raises, that ends the run, and the
             exception's ``result`` holds the rounds that were done.
+        resume: a run's result, or the folder where it was saved: that run goes on after its last round, with the same
+            bits as if it had not stopped. The settings, the stream and the seed are those of that run, and ``rounds``
+            counts all rounds, those before too. A run with ``label_delay`` or ``detect`` cannot go on.
 
     Returns:
         The trained model, error rates, activation rates, traffic and cost.
@@ -93,6 +101,7 @@ def simulate(
         ModelError: where the model does not fit the stream.
         DataError: where a sample is wrong; its ``result`` holds the rounds before, or is None if the wrong sample was
             among the first ``chunk`` and nothing was trained.
+        CheckpointError: if the state that ``resume`` names is damaged.
         Diverged: where the loss, an embedding or a derivative is not finite any more; its ``result`` holds the rounds
             before.
         Interrupted: on Ctrl-C; its ``result`` holds the rounds that were done.
@@ -112,6 +121,8 @@ def simulate(
     """
     if progress is not None and not callable(progress):
         raise ConfigError(f"progress is {progress!r}, but a function that takes a Progress is needed")
+    state = None if resume is None else read_state(resume)
+    begun = 0 if state is None else state.rounds
     run = prepare(
         model,
         stream,
@@ -129,27 +140,44 @@ def simulate(
         report_every=report_every,
         keep_errors=keep_errors,
         chunk=chunk,
+        begun=begun,
     )
+    if state is not None:
+        state.check(run.settings)
+        run.tally.restore(*state.counted)
     first = next(run.samples)  # what is wrong with the first samples is said before anything is compiled
     started = time.perf_counter()
     loop = Loop(run.layout, run.rule, run.rates, model, run.nothing, run.lateness)
-    run.decide(0, first)  # it may compile too
+    if state is not None:
+        loop.restore(state.parties)
+    run.decide(begun, first)  # it may compile too
     compile_seconds = time.perf_counter() - started
 
     with Interruptible() as ctrl_c:  # until the result is there, since Ctrl-C must not lose it
         started = time.perf_counter()
-        ending = _train(loop, run, first, progress, ctrl_c)
+        ending = _train(loop, run, first, begun, progress, ctrl_c)
         seconds = time.perf_counter() - started
         trained = trained_model(run.layout, loop.federation)
         result = run.result(
             model=trained,
             seconds=seconds,
             compile_seconds=compile_seconds,
+            timed_rounds=run.tally.rounds - begun if begun else None,
             _measure=partial(measure_client_times, trained, run.layout, run.rule._replace(measure=False)),
+            _state=partial(_state, loop, run) if _goes_on(run) else None,
         )
         if ctrl_c.pressed:
             ending.interrupted = ctrl_c.problem
     return _finish(run, result, ending)
+
+
+def _goes_on(run: Prepared) -> bool:
+    """Return whether all that the run would go on from is kept."""
+    return run.lateness is None and run.watch is None and not run.tally.trouble
+
+
+def _state(loop: Loop, run: Prepared) -> RunState:
+    return RunState(run.tally.rounds, json_values(run.settings), to_arrays(loop.federation), run.tally.state())
 
 
 @dataclass
@@ -171,13 +199,20 @@ class _Ending:
 
 
 def _train(
-    loop: Loop, run: Prepared, first: Chunk, progress: Callable[[Progress], None] | None, ctrl_c: Interruptible
+    loop: Loop,
+    run: Prepared,
+    first: Chunk,
+    begun: int,
+    progress: Callable[[Progress], None] | None,
+    ctrl_c: Interruptible,
 ) -> _Ending:
-    """Play every chunk. While the compiled loop works on one, the next is made and the one before is counted."""
+    """Play every chunk, the first of which has round ``begun``.
+
+    While the compiled loop works on one, the next is made and the one before is counted.
+    """
     samples: Chunk | None = first
     uncounted: deque[Played] = deque()
     ahead = 0 if run.watch is not None and run.watch.detect.reacts else 1
-    begun = 0
     ending = _Ending()
     with ending.caught():
         while samples is not None and not ctrl_c.pressed:

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from anabranch.core.models import Group
 from anabranch.core.party import TROUBLES, Rule
 from anabranch.core.updates import Update
+from anabranch.errors import ConfigError
 from anabranch.simulation.label_delay import Lateness, LateTally
 from anabranch.simulation.loop import Played
 from anabranch.simulation.metrics import Prequential
 from anabranch.simulation.regret import RegretTally
 from anabranch.simulation.result import Result
-from anabranch.simulation.traffic import add_rounds, no_traffic
+from anabranch.simulation.traffic import Traffic, add_rounds, no_traffic
 
 
 class Tally:
@@ -74,6 +75,36 @@ class Tally:
             self._kept[0].append(errors)
             self._kept[1].append(predictions[:rounds])
         return errors
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Return arrays and JSON values to go on from; not of a run whose labels come late."""
+        arrays, values = self._prequential.state()
+        arrays |= {"activations": self._activations, "up": self._traffic.up, "down": self._traffic.down}
+        if self._regret is not None:
+            held, values["regret"] = self._regret.state()
+            arrays |= {f"regret/{name}": array for name, array in held.items()}
+        if self._kept is not None:
+            arrays |= {"kept/errors": np.concatenate(self._kept[0]), "kept/predictions": np.concatenate(self._kept[1])}
+        return arrays, values
+
+    def restore(self, arrays: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
+        """The inverse of `state`.
+
+        Raises:
+            ConfigError: if errors are to be kept, and those of the rounds before were not.
+        """
+        if self._kept is not None:
+            if "kept/errors" not in arrays:
+                raise ConfigError(
+                    "keep_errors is True, but the run that goes on has not kept those of its rounds: leave it out"
+                )
+            self._kept = [arrays["kept/errors"]], [arrays["kept/predictions"]]
+        if self._regret is not None:
+            held = {name.removeprefix("regret/"): array for name, array in arrays.items() if name.startswith("regret/")}
+            self._regret.restore(held, values["regret"])
+        self._prequential.restore(arrays, values)
+        self._activations = arrays["activations"].copy()
+        self._traffic = Traffic(arrays["up"], arrays["down"])
 
     @property
     def rounds(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from anabranch.checks import whole
 from anabranch.errors import ConfigError, counted
 from anabranch.sources.base import Reading
-from anabranch.sources.features import Column, flag_of, is_missing
+from anabranch.tables.columns import Column, flag_of
+from anabranch.tables.form import MISSING_VALUES
+from anabranch.tables.values import is_missing
 
 
 class Stimulus(Protocol):
@@ -39,6 +41,25 @@ class Stimulus(Protocol):
     def restore(self, states: Mapping[str, list[Any]]) -> None:
         """The inverse, for all entities; the one that has activated the client last is the last."""
         ...
+
+
+def check_stimulus(made: Any, name: str) -> Stimulus:
+    """Return a stimulus of a person's own.
+
+    Args:
+        made: the object.
+        name: the place of its class, for the error.
+
+    Raises:
+        ConfigError: if it lacks something that a stimulus has.
+    """
+    needed = ("of_readings", "entities", "touches", "decide", "state", "restore")
+    if missing := [each for each in needed if not hasattr(made, each)]:
+        raise ConfigError(
+            f"activation.name = {name!r} gives a {type(made).__name__} without {', '.join(missing)}: an activation or "
+            "a stimulus is needed. Derive your class from anabranch.Activation, or see anabranch.sources.activation"
+        )
+    return made
 
 
 class OnEvent:
@@ -112,6 +133,7 @@ class SendOnDelta:
         threshold: by how much a column must have moved, in its own unit; one number, or one a column.
         columns: those that are looked at.
         entities: of how many the last one is held; the one that moved longest ago is then taken for new.
+        missing_values: the texts that mean no value.
 
     Raises:
         ConfigError: where a threshold is negative, or there is not one a column.
@@ -124,8 +146,14 @@ class SendOnDelta:
 
     of_readings = True
 
-    def __init__(self, threshold: float | Sequence[float], columns: Sequence[str], entities: int = 1_000_000) -> None:
-        self._columns = tuple(columns)
+    def __init__(
+        self,
+        threshold: float | Sequence[float],
+        columns: Sequence[str],
+        entities: int = 1_000_000,
+        missing_values: Sequence[str] = MISSING_VALUES,
+    ) -> None:
+        self._columns, self._missing_values = tuple(columns), frozenset(missing_values)
         given = list(threshold) if isinstance(threshold, Sequence) else [threshold] * len(self._columns)
         if not self._columns or len(given) != len(self._columns):
             numbers, names = counted(len(given), "number"), counted(len(self._columns), "column")
@@ -142,7 +170,7 @@ class SendOnDelta:
 
     def touches(self, reading: Reading, x: NDArray[Any]) -> bool:
         """Return whether it has moved; it is then the last one that did."""
-        now = tuple(_number(reading.values, name) for name in self._columns)
+        now = tuple(_number(reading.values, name, self._missing_values) for name in self._columns)
         before = self._sent.get(reading.entity)
         if before is not None and not any(map(_moved, before, now, self._thresholds)):
             return False
@@ -177,12 +205,12 @@ def _moved(before: float | None, now: float | None, threshold: float) -> bool:
     return abs(now - before) > threshold
 
 
-def _number(values: Mapping[str, Any], name: str) -> float | None:
+def _number(values: Mapping[str, Any], name: str, missing_values: Container[str]) -> float | None:
     """Return a value as a number; None where it is missing or none: the rules of the features have their say about
     that.
     """
     value = values.get(name)
-    if is_missing(value):
+    if is_missing(value, missing_values):
         return None
     try:
         number = float(value)  # type: ignore[arg-type]

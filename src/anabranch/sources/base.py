@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from anabranch.errors import ConfigError
+from anabranch.storage.place import Place
 from anabranch.storage.times import text_of
 
 AsOf: TypeAlias = Literal["event", "now"]
@@ -34,26 +35,6 @@ class Reading(NamedTuple):
     """Microseconds since 1970, in UTC."""
     values: Mapping[str, Any]
     """By column."""
-
-
-class Place(NamedTuple):
-    """Where a reading is, of a source that begins again at the oldest that is not safe, and gives again all after it.
-
-    That is not the order of their times, where these go back or a clock is wrong.
-
-    >>> first, second = Place("orders.csv", [1]), Place("orders.csv", [2])
-    >>> first.is_before(second), second.is_before(first), first.is_before(Place("others.csv", [2]))
-    (True, False, False)
-    """
-
-    of: str
-    """What is counted in; a place in something else is neither before nor after."""
-    order: list[int | float | str]
-    """Compared from the first on; of two places that are the same so far, the next are both numbers or both texts."""
-
-    def is_before(self, other: Place) -> bool:
-        """Return whether the source gives this one first."""
-        return self.of == other.of and self.order < other.order
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,27 +86,66 @@ class Source(Protocol):
         ...
 
 
+class Freshness:
+    """Which values still count at an event's time: those of a reading that is too old are missing.
+
+    Args:
+        most: seconds that a reading may be older than the event; None is any.
+        counts: where those that are too old are counted.
+
+    Raises:
+        ConfigError: where ``most`` is not above 0.
+
+    >>> fresh = Freshness(60.0, Counter())
+    >>> fresh({"light": 3}, 0, 60_000_000), fresh({"light": 3}, 0, 60_000_001)
+    ({'light': 3}, {'light': None})
+    """
+
+    def __init__(self, most: float | None, counts: Counter[str]) -> None:
+        if most is not None and not most > 0:
+            raise ConfigError(f"max_age = {most}: must be a number of seconds above 0")
+        self._most, self._counts = most, counts
+
+    def __call__(self, values: Mapping[str, Any], read_at: int, event: int) -> Mapping[str, Any]:
+        """Return a reading's values at the time of an event; both times are in microseconds since 1970."""
+        if self._most is None or event - read_at <= self._most * 1e6:
+            return values
+        self._counts["too old"] += 1
+        return dict.fromkeys(values)
+
+
 class Notes:
-    """Counts what a person may want to know of, and says the first of each kind, and then each that is a power of 10.
+    """Counts what a person may want to know of. It says the first of each kind, and again when they are ten times more.
 
     Args:
         counts: by kind.
-        where: what the messages begin with.
+        where: the text that messages begin with.
+        say: logs a message; by default as a warning of no party.
+
+    >>> notes = Notes(Counter(), "labels", print)
+    >>> for _ in range(99):
+    ...     notes.note("no class", "a label is no class")
+    labels: a label is no class
+    labels: a label is no class (no class: 10 by now)
+    >>> notes.note("no class", "labels are no class", 1000)
+    labels: labels are no class (no class: 1,099 by now)
     """
 
-    def __init__(self, counts: Counter[str], where: str) -> None:
+    def __init__(self, counts: Counter[str], where: str, say: Callable[[str], None] | None = None) -> None:
         self._counts, self._where = counts, where
+        self._say = _log.warning if say is None else say
 
     def __getitem__(self, kind: str) -> int:
         """Return how many of a kind there were."""
         return self._counts[kind]
 
-    def note(self, kind: str, text: str) -> None:
-        """One more of a kind."""
-        self._counts[kind] += 1
-        count = self._counts[kind]
-        if count == 10 ** (len(str(count)) - 1):
-            _log.warning("%s: %s%s", self._where, text, f" ({kind}: {count:,} by now)" if count > 1 else "")
+    def note(self, kind: str, text: str, n: int = 1) -> None:
+        """Count ``n`` more of a kind."""
+        before, count = self._counts[kind], self._counts[kind] + n
+        self._counts[kind] = count
+        if before < 10 ** (len(str(count)) - 1) <= count:
+            begin = f"{self._where}: " if self._where else ""
+            self._say(f"{begin}{text}{f' ({kind}: {count:,} by now)' if count > 1 else ''}")
 
 
 def note_place(notes: Notes, reading: Reading, place: str) -> None:

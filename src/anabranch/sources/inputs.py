@@ -13,8 +13,12 @@ from numpy.typing import NDArray
 from anabranch.errors import AwayError, CheckpointError, DataError
 from anabranch.sources.base import Notes
 from anabranch.sources.features import Features, State
+from anabranch.storage.event_ids import Names
 from anabranch.storage.feature_store import KeptInputs
+from anabranch.storage.times import text_of
 
+LACKING = 10_000
+"""So many events without features are remembered, so that each of them counts once."""
 Found: TypeAlias = Mapping[str, Any] | AwayError | None
 """The values of an event, or why the source cannot say now; None where it has none."""
 
@@ -48,6 +52,8 @@ class Inputs:
         self._look, self._features, self._kept = look, features, kept
         self._notes = Notes(self.counts, "features")
         self._state = self._restored()
+        self._lacking: dict[bytes, bool] = {}
+        """The last events that had no features, and whether that is since a value of them cannot be used."""
         self._ahead: dict[bytes, Found] = {}
         """What a source had for some events, looked up before they are asked for."""
 
@@ -102,13 +108,13 @@ class Inputs:
             raise found
         return found
 
-    def expire(self, now: float) -> int:
-        """Let go of inputs that are too old at this time, in seconds since 1970; how many that were.
+    def expire(self) -> int:
+        """Let go of inputs that are too old; return how many that were.
 
         Raises:
             CheckpointError, OutputError: where what is kept cannot be read or written.
         """
-        gone = self._kept.expire(now)
+        gone = self._kept.expire()
         self.counts["expired"] += gone
         return gone
 
@@ -173,13 +179,30 @@ class Inputs:
         """What is made of an event as it is now."""
         values = self._values(event)
         if values is None:
-            self.counts["unknown"] += 1
+            if self._is_new(event, unusable=False):
+                self.counts["unknown"] += 1
             return None
         try:
             return values, *self._features(self._state, values)
         except DataError as error:
-            self._notes.note("unusable", f"an event counts as unknown here, since a value of it is unusable: {error}")
+            if self._is_new(event, unusable=True):
+                time = Names.read(event)
+                of = "" if time is None else f" of {text_of(time[1])}"
+                text = f"an event{of} counts as unknown here, since a value of it is unusable: {error}"
+                self._notes.note("unusable", text)
             return None
+
+    def _is_new(self, event: bytes, *, unusable: bool) -> bool:
+        """Remember that an event has no features; return whether that was not known, as the server may ask again."""
+        new = self._lacking.get(event) is not unusable
+        self._lacking[event] = unusable
+        if len(self._lacking) > LACKING:
+            del self._lacking[next(iter(self._lacking))]
+        return new
+
+    def is_unusable(self, event: bytes) -> bool:
+        """Return whether an event had no features when they were last made, since a value of it cannot be used."""
+        return self._lacking.get(event, False)
 
     def _keep(self, event: bytes, state: State, x: NDArray[np.float32]) -> NDArray[np.float32]:
         self._kept.put(event, x, None, state=self._features.schema.encode() + state.tobytes())

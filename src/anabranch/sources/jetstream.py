@@ -23,12 +23,12 @@ from nats.aio.msg import Msg
 from nats.js import api
 from nats.js import errors as js_errors
 
-from anabranch.errors import ConfigError, ConnectError, DataError, OutputError
-from anabranch.sources.base import AsOf, ClockCheck, Happening, Notes, Reading, check_as_of, note_place
+from anabranch.errors import ConfigError, ConnectError, DataError, OutputError, with_extra
+from anabranch.sources.base import AsOf, ClockCheck, Freshness, Happening, Notes, Reading, check_as_of, note_place
 from anabranch.sources.recent_readings import Latest
 from anabranch.storage.dead_letters import Aside
 from anabranch.storage.event_ids import Names, entity_text
-from anabranch.storage.times import UNITS, micros
+from anabranch.storage.times import ImplausibleError, TimeRule
 
 Form: TypeAlias = Literal["json", "msgpack"]
 Connect: TypeAlias = Callable[[], Awaitable[Client]]
@@ -75,12 +75,15 @@ class JetStreamSource:
         time: the field of the time; None is when the broker took the message.
         event_time: the field of the time of the event that a message tells of, as a label does later; None is its own.
         unit: of a time that is a number.
+        times: how times are read; None is by ``unit`` alone.
+        event_times: how those of ``event_time`` are; None is likewise.
         as_of: what a look-up is of: ``"event"``, the last message at or before the event, of the few that are held; or
             ``"now"``, the last there is.
         form: of messages.
         aside: where messages go that cannot be used; None is nowhere.
         ack_wait: seconds after which the broker gives a message again after this process was killed.
         most_ahead: seconds that a reading may be ahead of this machine's clock before that is noted.
+        max_age: seconds that a message may be older than an event; then its values are missing. None is any.
         clock: seconds since 1970.
 
     Raises:
@@ -104,17 +107,18 @@ class JetStreamSource:
         time: str | None = None,
         event_time: str | None = None,
         unit: str = "s",
+        times: TimeRule | None = None,
+        event_times: TimeRule | None = None,
         as_of: AsOf = "event",
         form: Form = "json",
         aside: Aside | None = None,
         ack_wait: float = ACK_WAIT,
         most_ahead: float = 3600.0,
+        max_age: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if stream is None and bucket is None:
             raise ConfigError("neither a stream nor a bucket is named: events come from one, look-ups from the other")
-        if unit not in UNITS:
-            raise ConfigError(f"unit is {unit!r}: must be one of {', '.join(UNITS)}")
         for what, name in (("stream", stream), ("durable", durable)):
             if name is not None and (not name or _NO_NAME.search(name)):
                 raise ConfigError(f"{what} is '{name}', but it must be a name without spaces and . * > / \\")
@@ -123,14 +127,20 @@ class JetStreamSource:
         self.counts: Counter[str] = Counter()
         self._connect, self._names, self._columns = connect, names, tuple(columns)
         self._stream, self._durable, self._subject, self._bucket = stream, durable, subject, bucket
-        self._entity, self._time, self._event_time, self._unit = entity, time, event_time, unit
+        self._entity, self._time, self._event_time = entity, time, event_time
+        self._times = times or TimeRule(unit)
+        self._event_times = event_times or self._times
+        self._plausible = False
+        """Whether a message had a plausible time since this process began."""
+        self._wrong: ImplausibleError | None = None
+        """What is wrong with the time of one that had none."""
         self._as_of = check_as_of(as_of)
         self._parse = _parser(form)
         self._aside, self._ack_wait = aside, ack_wait
         self._where = f"stream '{stream}'" if stream else f"bucket '{bucket}'"
         self._notes = Notes(self.counts, self._where)
         self._ahead = ClockCheck(self._notes, most_ahead, clock)
-        self._latest = Latest(names)
+        self._latest = Latest(names, fresh=Freshness(max_age, self.counts))
         self._under: dict[str, str] = {}
         """The entities that are under another key of the bucket than their own id."""
         self._under_way: dict[int, str] = {}
@@ -160,6 +170,7 @@ class JetStreamSource:
                 waiting.cancel()
             if watching.done():
                 watching.result()
+            self._check_plausible()
         if self._stream is not None:
             self._tasks.append(asyncio.ensure_future(self._keep_under_way()))
 
@@ -202,10 +213,28 @@ class JetStreamSource:
                 await self._wait(error)  # also where it was closed, which may happen again and again
                 continue
             self._back()
+            self._look_over(messages)
             for message in messages:
                 happening = await self._happening(message)
                 if happening is not None:
                     yield happening
+
+    def _look_over(self, messages: Sequence[Msg]) -> None:
+        """Read the first messages, before any of them is acknowledged."""
+        if self._plausible:
+            return
+        for message in messages:
+            with suppress(DataError):
+                self._reading(message.data, message.metadata.timestamp, None)
+        self._check_plausible()
+
+    def _check_plausible(self) -> None:
+        """
+        Raises:
+            DataError: where times were read and none was plausible: their unit or their format is another.
+        """
+        if self._wrong is not None and not self._plausible:
+            raise DataError(f"{self._where}: no message has a usable time: {self._wrong}")
 
     async def _subscribe(self, client: Client, stream: str) -> Any:
         config = api.ConsumerConfig(
@@ -281,8 +310,13 @@ class JetStreamSource:
             moment = stamp
         if moment is None:
             raise DataError(f"it has no field '{self._time}' with its time")
-        time = micros(moment, self._unit)
-        event = time if self._event_time is None else micros(fields.get(self._event_time), self._unit)
+        try:
+            time = self._times.micros(moment)
+            event = time if self._event_time is None else self._event_times.micros(fields.get(self._event_time))
+        except ImplausibleError as error:
+            self._wrong = error
+            raise
+        self._plausible = True
         return Reading(entity, time, {name: fields.get(name) for name in self._columns}), event
 
     def _held(self) -> Client:
@@ -441,7 +475,7 @@ def _parser(form: Form) -> Callable[[bytes], Any]:
     try:
         import msgpack  # type: ignore[import-untyped]
     except ImportError:
-        raise ConfigError("form = 'msgpack' needs a package: pip install 'anabranch[msgpack]'") from None
+        raise ConfigError(f"form = 'msgpack' needs a package: {with_extra('msgpack')}") from None
 
     def parse(payload: bytes) -> Any:
         try:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
 
+from anabranch.errors import DataError
 from anabranch.sources.base import Happening, Notes, Source
-from anabranch.sources.features import is_missing
 from anabranch.storage.event_ids import Names
 from anabranch.storage.times import text_of
+from anabranch.tables.columns import Classes
+from anabranch.tables.form import MISSING_VALUES
+from anabranch.tables.values import is_missing
 
 
 class LateLabel(NamedTuple):
@@ -38,30 +41,40 @@ class SourceLabels:
     Args:
         source: whose readings have the label.
         column: of the label.
-        classes: how many there are; labels are whole numbers from 0.
+        classes: how many there are, if labels are whole numbers from 0; or which there are.
+        missing_values: the texts that mean that a row has no label yet; an empty one always does.
     """
 
-    def __init__(self, source: Source, column: str, classes: int) -> None:
-        self._source, self._column, self._classes = source, column, classes
+    def __init__(
+        self, source: Source, column: str, classes: int | Classes, missing_values: Sequence[str] = MISSING_VALUES
+    ) -> None:
+        self._source, self._column, self._missing_values = source, column, frozenset(missing_values)
+        self._classes = classes if isinstance(classes, Classes) else Classes(classes)
         self.counts: Counter[str] = source.counts
         self.notes = Notes(self.counts, "labels")
+
+    @property
+    def found_none(self) -> int:
+        """How often the source has looked for more labels and found none; 0 if it does not say."""
+        return int(getattr(self._source, "found_none", 0))
 
     async def labels(self) -> AsyncIterator[LateLabel]:
         """Yield each label, as it comes."""
         async for happening in self._source.readings():
             value = happening.reading.values.get(self._column)
-            label = None if is_missing(value) else _whole(value)
-            if label is not None and 0 <= label < self._classes:
+            try:
+                label = int(self._classes.number(value, self._missing_values))
+            except DataError as error:
+                if is_missing(value, self._missing_values):
+                    self.counts["without a label"] += 1
+                else:
+                    when = text_of(happening.reading.time)
+                    self.notes.note(
+                        "no class", f"column '{self._column}': the label of a row of {when} is left out: {error}"
+                    )
+            else:
                 yield LateLabel(happening.name, label, _time_of(happening), happening)
                 continue
-            if is_missing(value):
-                self.counts["without a label"] += 1
-            else:
-                self.notes.note(
-                    "no class",
-                    f"column '{self._column}': the label of a row of {text_of(happening.reading.time)} is none of 0 to "
-                    f"{self._classes - 1}, and is left out: is the number of classes right?",
-                )
             await happening.safe()
             await asyncio.sleep(0)  # a file's rows come without a pause, and everything else is to go on
 
@@ -70,13 +83,3 @@ def _time_of(happening: Happening) -> int:
     """Of its event, in microseconds since 1970."""
     read = Names.read(happening.name)
     return happening.reading.time if read is None else read[1]
-
-
-def _whole(value: Any) -> int | None:
-    if isinstance(value, str) and "_" in value:  # Python reads 1_0 as 10
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return int(number) if number.is_integer() else None

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anabranch.errors import ConfigError, DataError
+from anabranch.errors import ConfigError, DataError, with_extra
 from anabranch.storage.event_ids import Names
 from anabranch.storage.files import check_private, replace_file, to_json, writing
 
@@ -104,7 +104,7 @@ def _psi() -> Any:
     try:
         import private_set_intersection.python as psi  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
-        raise ConfigError("aligning needs a package: pip install 'anabranch[align]'") from None
+        raise ConfigError(f"aligning needs a package: {with_extra('align')}") from None
     return psi
 
 

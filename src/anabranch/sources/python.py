@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from typing import Any, TypeAlias
 
 from anabranch.errors import DataError
-from anabranch.sources.base import ClockCheck, Happening, Notes, Reading, note_place
+from anabranch.sources.base import ClockCheck, Freshness, Happening, Notes, Reading, note_place
 from anabranch.sources.recent_readings import Latest
 from anabranch.storage.event_ids import Names, entity_text
 from anabranch.storage.times import micros
@@ -30,6 +30,7 @@ class PythonSource:
         entities: whose ids `look` may be asked for, beside those that had readings. Only with a list of them can a
             client answer for an entity of which it had no reading itself, since the wire has keyed hashes alone.
         most_ahead: seconds that a reading may be ahead of this machine's clock before that is noted.
+        max_age: seconds that the last reading may be older than an event; then its values are missing. None is any.
         clock: seconds since 1970.
 
     >>> import asyncio
@@ -53,11 +54,12 @@ class PythonSource:
         entities: Entities | None = None,
         *,
         most_ahead: float = 3600.0,
+        max_age: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._names, self._readings, self._look, self._entities = names, readings, look, entities
-        self._latest = Latest(names)
+        self._latest = Latest(names, fresh=Freshness(max_age, self.counts))
         self._notes = Notes(self.counts, "the readings")
         self._ahead = ClockCheck(self._notes, most_ahead, clock)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from anabranch.checks import whole
-from anabranch.sources.base import Reading
+from anabranch.sources.base import Freshness, Reading
 from anabranch.storage.event_ids import Names
 
 ENTITIES, HISTORY = 1_000_000, 16
@@ -23,6 +23,7 @@ class Latest:
         names: of events.
         entities: how many are held; the one without a reading for the longest goes.
         history: how many readings of each.
+        fresh: which of them still count at an event's time; None is all.
 
     >>> names = Names(bytes(32))
     >>> latest = Latest(names)
@@ -35,8 +36,10 @@ class Latest:
     [None, {'a': 20}, {'a': 30}]
     """
 
-    def __init__(self, names: Names, entities: int = ENTITIES, history: int = HISTORY) -> None:
-        self._names = names
+    def __init__(
+        self, names: Names, entities: int = ENTITIES, history: int = HISTORY, fresh: Freshness | None = None
+    ) -> None:
+        self._names, self._fresh = names, fresh or Freshness(None, Counter())
         self._entities, self._history = whole("entities", entities, 1), whole("history", history, 1)
         self._held: OrderedDict[bytes, tuple[str, list[Reading]]] = OrderedDict()
 
@@ -77,13 +80,16 @@ class Latest:
         if read is None or held is None:
             return None
         place = bisect_right(held[1], read[1], key=_time)
-        return held[1][place - 1].values if place else None
+        return self._at(held[1][place - 1], read[1]) if place else None
 
     def last(self, name: bytes) -> Mapping[str, Any] | None:
         """Return the last values of an event's entity, whenever the event was; None where none is held."""
         read = self._names.read(name)
         held = None if read is None else self._held.get(read[0])
-        return None if held is None else held[1][-1].values
+        return None if read is None or held is None else self._at(held[1][-1], read[1])
+
+    def _at(self, reading: Reading, moment: int) -> Mapping[str, Any]:
+        return self._fresh(reading.values, reading.time, moment)
 
 
 def _time(reading: Reading) -> int:

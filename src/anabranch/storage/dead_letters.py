@@ -34,7 +34,7 @@ class Aside:
         self._most, self._clock = most, clock
         self._lines = 0
         with writing("messages kept aside", path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if path.exists():
                 with path.open("rb") as file:
                     self._lines = sum(1 for _ in file)
@@ -54,7 +54,9 @@ class Aside:
             "bytes": len(payload),
             "payload": base64.b64encode(payload[:LONGEST]).decode(),
         }
-        with writing("messages kept aside", self.path.parent), self.path.open("ab") as file:
-            file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        with writing("messages kept aside", self.path.parent):
+            self.path.touch(mode=0o600)  # they hold ids
+            with self.path.open("ab") as file:
+                file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
         self._lines += 1
         return True

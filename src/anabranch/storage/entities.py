@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from anabranch.errors import DataError, kind_of
-from anabranch.storage.sqlite import naming, open_sqlite
+from anabranch.storage.sqlite import MEMORY, naming, open_sqlite
 from anabranch.storage.times import micros
 
 _KIND = 0x616E6B33  # "ank3"
@@ -35,7 +35,7 @@ class KnownEntities:
     """
 
     def __init__(self, path: Path | None, source: str) -> None:
-        self._path = Path(":memory:") if path is None else path
+        self._path = MEMORY if path is None else path
         self._database = open_sqlite(self._path, _KIND, _SCHEMA, "which entities were seen: they are read anew")
         self._lock = Lock()
         """Whoever looks up may be another thread than whoever reads on."""

@@ -9,56 +9,30 @@ import hashlib
 import hmac
 import os
 import secrets
-import unicodedata
-from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from anabranch.checks import whole
-from anabranch.errors import ConfigError, DataError, kind_of
+from anabranch.errors import ConfigError
 from anabranch.storage.files import check_private, writing
+from anabranch.tables.values import entity_text
+
+__all__ = [
+    "EARLIEST",
+    "HASH_BYTES",
+    "KEY_BYTES",
+    "LATEST",
+    "NAME_BYTES",
+    "Names",
+    "entity_text",
+    "read_key",
+    "write_key",
+]
 
 KEY_BYTES = 32
 HASH_BYTES = 16
 NAME_BYTES = HASH_BYTES + 8
 EARLIEST, LATEST = -(2**63), 2**63 - 1
-_DIGITS = 1000
-"""Of the longest Decimal that is taken for a whole number."""
-
-
-def as_whole(value: Any) -> Any:
-    """Return a whole number as an int, of whatever type it is; everything else as it is."""
-    if isinstance(value, Decimal):
-        whole_number = value.is_finite() and value.adjusted() < _DIGITS and value == value.to_integral_value()
-        return int(value) if whole_number else value
-    return int(value) if isinstance(value, float | np.floating) and value.is_integer() else value
-
-
-def entity_text(value: Any) -> str:
-    """Return an entity's id as a text: without the space around it, in Unicode's form NFC; whole numbers as their
-    digits.
-
-    Raises:
-        DataError: where there is none, or it is no id, such as a broken number.
-
-    >>> entity_text(" A-17 "), entity_text(17), entity_text(17.0), entity_text(Decimal("17.0"))
-    ('A-17', '17', '17', '17')
-    """
-    value = as_whole(value)
-    if value is None or isinstance(value, float | np.floating | Decimal | bool | bytes):
-        found = "None" if value is None else kind_of(value)
-        raise DataError(f"the entity is {found}, but it must be a text or a whole number")
-    try:
-        text = unicodedata.normalize("NFC", str(value)).strip()
-        text.encode()
-    except ValueError:  # half a surrogate, or more digits than Python writes
-        raise DataError("the entity is no text that Unicode can write, or a number of too many digits") from None
-    if not text:
-        raise DataError("the entity is empty")
-    return text
 
 
 class Names:

@@ -19,19 +19,21 @@ from numpy.typing import NDArray
 
 from anabranch.checks import whole
 from anabranch.errors import CheckpointError, ConfigError
-from anabranch.sources.base import Place
+from anabranch.storage.event_ids import EARLIEST, Names
+from anabranch.storage.place import Place
 from anabranch.storage.sqlite import naming, open_sqlite
 
-_KIND = 0x616E6B39  # "ank9"
+_KIND = 0x616E6B61  # "anka"
 _SCHEMA = """
 CREATE TABLE kept (
-    event BLOB PRIMARY KEY, x BLOB NOT NULL, kept_at REAL NOT NULL, activated INTEGER, number INTEGER NOT NULL,
-    learnt INTEGER, stepped INTEGER, asked INTEGER NOT NULL DEFAULT 0
+    event BLOB PRIMARY KEY, x BLOB NOT NULL, place INTEGER NOT NULL, moment INTEGER, activated INTEGER,
+    number INTEGER NOT NULL, learnt INTEGER, stepped INTEGER, asked INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX kept_undecided ON kept (number) WHERE activated IS NULL AND learnt IS NULL;
 CREATE INDEX kept_waiting ON kept (number) WHERE activated IS NOT NULL AND learnt IS NULL;
 CREATE INDEX kept_learnt ON kept (learnt) WHERE learnt IS NOT NULL;
-CREATE INDEX kept_by_time ON kept (kept_at);
+CREATE INDEX kept_by_place ON kept (place);
+CREATE INDEX kept_by_moment ON kept (moment);
 CREATE TABLE own (place INTEGER PRIMARY KEY, event BLOB NOT NULL UNIQUE, read_at TEXT);
 CREATE TABLE told (
     place INTEGER PRIMARY KEY, entity TEXT NOT NULL UNIQUE, read_at TEXT, state TEXT NOT NULL
@@ -48,8 +50,8 @@ _WHICH = f"CASE WHEN learnt IS NOT NULL THEN {_LEARNT} ELSE activated IS NOT NUL
 _ARE_UNDECIDED = "activated IS NULL AND learnt IS NULL"
 _WAIT = "activated IS NOT NULL AND learnt IS NULL"
 _INSERT = f"""
-INSERT OR IGNORE INTO kept (event, x, kept_at, activated, number)
-VALUES (?, ?, ?, ?, coalesce(?, (SELECT coalesce(max(number), -1) + 1 FROM kept WHERE {_ARE_UNDECIDED})))
+INSERT OR IGNORE INTO kept (event, x, place, moment, activated, number)
+VALUES (?, ?, ?, ?, ?, coalesce(?, (SELECT coalesce(max(number), -1) + 1 FROM kept WHERE {_ARE_UNDECIDED})))
 """
 _OLDEST = "SELECT event FROM kept WHERE {} ORDER BY number LIMIT ?"
 _ASKED = "UPDATE kept SET asked = 1 WHERE event = ?"
@@ -73,9 +75,9 @@ class KeptInputs:
         most: how many are kept that wait for their labels, and how many of which nobody has decided whether they
             activated this client, as no event may have come of them; where there are more, those with the lowest
             numbers go. Events of its own stay besides, and so do those that are learnt, until they are dropped.
-        expiry: seconds after which one may go; None is never.
+        expiry: seconds after which one may go: its event is older than the newest event by more. None is never.
         durable: whether what is kept is on the disk at once, so that a power failure does not lose it.
-        clock: seconds since 1970.
+        clock: seconds since 1970. An event that is ahead of it makes no other old.
 
     Raises:
         ConfigError: where ``most`` or ``expiry`` is out of range.
@@ -103,12 +105,16 @@ class KeptInputs:
         if expiry is not None and not expiry > 0:
             raise ConfigError(f"expiry is {expiry!r}: must be a number of seconds above 0")
         self.path = path
-        self._expiry, self._clock = expiry, clock
+        self._expiry = None if expiry is None else round(expiry * 1e6)
+        self._clock = clock
+        self._newest: int | None = None
+        """The time of the newest event, in microseconds since 1970."""
         self._database = open_sqlite(path, _KIND, _SCHEMA, _HOLDS, durable=durable)
         self.crowded_out = 0
         """How many that waited for their labels went because there were too many, since this process began."""
         with naming(path):
             found = self._database.execute(f"SELECT {_WHICH} AS which, count(*) FROM kept GROUP BY which").fetchall()
+            (self._places,) = self._database.execute("SELECT coalesce(max(place), 0) FROM kept").fetchone()
             (self._owned,) = self._database.execute("SELECT count(*) FROM own").fetchone()
             (self._entities,) = self._database.execute("SELECT count(*) FROM told").fetchone()
         self._counts: Counter[int] = Counter(dict(found))
@@ -161,7 +167,9 @@ class KeptInputs:
             CheckpointError: where the file is damaged.
             OutputError: where it cannot be written, as on a full disk.
         """
-        row = (event, np.ascontiguousarray(x, "<f4").tobytes(), self._clock(), activated, number)
+        self._places += 1
+        moment = self._moment(event)
+        row = (event, np.ascontiguousarray(x, "<f4").tobytes(), self._places, moment, activated, number)
         with naming(self.path), self._database:
             if state is not None:
                 self._database.execute("BEGIN IMMEDIATE")
@@ -180,6 +188,15 @@ class KeptInputs:
         if over > 0:  # some together, since each look passes over all of its own
             self._crowd_out(_NOT_OWN, over + self._most // 100)
         self.crowded_out += self._crowd_out(_WAIT, self._counts[_WAITING] - self._most)
+
+    def _moment(self, event: bytes) -> int | None:
+        """Return the time of an event by its name, and note the newest."""
+        read = Names.read(event)
+        if read is None or self._expiry is None:
+            return None
+        newest = min(read[1], int(self._clock() * 1e6))
+        self._newest = newest if self._newest is None else max(self._newest, newest)
+        return read[1]
 
     def renew(self, event: bytes, x: NDArray[np.float32]) -> bool:
         """Make ``x`` (d_m,) an event's input, unless it is of its own or was asked for; whether it did.
@@ -229,7 +246,7 @@ class KeptInputs:
         Raises:
             CheckpointError: where the file is damaged.
         """
-        query = f"SELECT event FROM kept WHERE asked OR NOT ({_ARE_UNDECIDED}) ORDER BY kept_at DESC LIMIT ?"
+        query = f"SELECT event FROM kept WHERE asked OR NOT ({_ARE_UNDECIDED}) ORDER BY place DESC LIMIT ?"
         with naming(self.path):
             return [event for (event,) in self._database.execute(query, (n,)).fetchall()][::-1]
 
@@ -374,8 +391,8 @@ class KeptInputs:
         found = self._database.execute(f"SELECT {_WHICH} FROM kept WHERE event = ?", (event,)).fetchone()
         return None if found is None else found[0]
 
-    def expire(self, now: float) -> int:
-        """Let go of what was kept ``expiry`` seconds before ``now`` or earlier; how many inputs that were.
+    def expire(self) -> int:
+        """Let go of the inputs of events that are older than the newest by more than ``expiry``; return how many.
 
         Of its own events among them nothing is awaited any more after a restart.
 
@@ -383,10 +400,11 @@ class KeptInputs:
             CheckpointError: where the file is damaged.
             OutputError: where it cannot be written.
         """
-        if self._expiry is None:
+        if self._expiry is None or self._newest is None:
             return 0
+        bound = max(EARLIEST, self._newest - self._expiry)
         with naming(self.path):
-            rows = self._database.execute("SELECT event FROM kept WHERE kept_at <= ?", (now - self._expiry,)).fetchall()
+            rows = self._database.execute("SELECT event FROM kept WHERE moment < ?", (bound,)).fetchall()
         gone = [event for (event,) in rows]
         if gone:
             self.drop(gone)

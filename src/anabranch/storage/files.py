@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.errors import AnabranchError, ConfigError, OutputError
+from anabranch.interrupt import held
 
 
 @contextmanager
@@ -43,16 +44,17 @@ def replace_file(path: Path, content: bytes, *, private: bool = False) -> None:
         content: of it.
         private: whether nobody but its owner may read it, at any moment.
     """
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        if not private:  # as a temporary file is
-            Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with held():
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+            if not private:  # as a temporary file is
+                Path(temporary).chmod(0o666 & ~_umask())
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
 
 
 def check_private(path: Path) -> None:
@@ -61,7 +63,7 @@ def check_private(path: Path) -> None:
         mode = path.stat().st_mode
     except OSError:
         return  # whoever reads it says what is wrong
-    if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
+    if stat.S_IMODE(mode) & 0o077:
         raise ConfigError(f"{path}: others than its owner can read this private file: run 'chmod 600 {path}'")
 
 

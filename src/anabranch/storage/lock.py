@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from anabranch.errors import ConfigError
-from anabranch.storage.disk import make_folder
+from anabranch.storage.disk import PRIVATE, make_folder
 from anabranch.storage.files import writing
 
 LOCK = "lock"
@@ -34,7 +34,7 @@ def locked(folder: Path, what: str = "lock") -> Iterator[None]:
     """
     with writing(what, folder):
         make_folder(folder)
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
     try:
         with writing(what, folder):
             try:

@@ -23,7 +23,7 @@ from typing import Self
 from zlib import crc32
 
 from anabranch.errors import CheckpointError, OutputError
-from anabranch.storage.disk import make_folder, sync, write_all
+from anabranch.storage.disk import PRIVATE, make_folder, sync, write_all
 from anabranch.storage.files import writing
 
 NAME = re.compile(r"rounds-(\d{12,20})\.log")
@@ -226,7 +226,7 @@ class RoundLog:
         with writing("round log", self.folder):
             self._heal()
             self._sync()
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE)
             try:
                 write_all(descriptor, head)
                 if self._durable:

@@ -10,6 +10,8 @@ from pathlib import Path
 from anabranch.errors import CheckpointError, OutputError
 
 _OURS = 0x616E  # "an", with which all our kinds begin
+MEMORY = Path(":memory:")
+"""In place of a path: a database that no file has."""
 _BUSY = 5.0
 """Seconds to wait for another process that writes into the same file."""
 
@@ -32,7 +34,9 @@ def open_sqlite(path: Path, kind: int, schema: str, holds: str, *, durable: bool
         OutputError: where it cannot be opened or written.
     """
     with naming(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path != MEMORY:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.touch(mode=0o600)  # ids and inputs are their owner's alone; SQLite makes the files beside it alike
         # A party runs its checkpoints in another thread; SQLite itself orders what several threads ask of it.
         database = sqlite3.connect(path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
         try:
@@ -63,7 +67,7 @@ def naming(path: Path) -> Iterator[None]:
         raise OutputError(f"{path}: cannot be used ({error})") from error
     except sqlite3.DatabaseError as error:
         raise CheckpointError(
-            f"{path}: is damaged ({error}): put back a copy, or move it away to begin without what was kept in it"
+            f"{path}: is damaged ({error}): put back a copy of the whole folder, or name another folder to begin anew"
         ) from error
     except OSError as error:
         raise OutputError(f"{path}: cannot be used ({error.strerror or error})") from error

@@ -8,10 +8,12 @@ from anabranch.streams.infinite_mnist import IMnist, imnist
 from anabranch.streams.split import split_widths
 from anabranch.streams.tables import Table, table
 from anabranch.streams.uci import higgs, susy
+from anabranch.tables.columns import Column
 
 __all__ = [
     "Arrays",
     "Block",
+    "Column",
     "Digits",
     "DigitsNotice",
     "Drift",

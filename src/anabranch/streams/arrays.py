@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from anabranch.checks import whole
+from anabranch.checks import is_missing, unmasked, whole
 from anabranch.errors import DataError
 from anabranch.streams.base import Block, Stream
 
@@ -44,7 +44,7 @@ def from_arrays(features: Sequence[ArrayLike], labels: ArrayLike, classes: int |
         raise DataError("features must be a list with one array (T, d_m) for each client")
     if not features:
         raise DataError("features is empty: give at least one client's array (T, d_1)")
-    y = np.asarray(labels)
+    y = unmasked(labels)
     if y.ndim != 1:
         raise DataError(f"labels have shape {y.shape}, expected (T,)")
     parts = [_features(m, part, len(y)) for m, part in enumerate(features)]
@@ -85,13 +85,16 @@ class Arrays(Stream):
 
 
 def _features(m: int, part: ArrayLike, rows: int) -> NDArray[np.floating[Any]]:
-    x = np.asarray(part)
+    x = unmasked(part)
     if x.ndim != 2:
         raise DataError(f"client {m + 1}: features have shape {x.shape}, expected (T, d)")
     if len(x) != rows:
         raise DataError(f"client {m + 1}: {len(x):,} rows of features but {rows:,} labels")
     if x.shape[1] == 0:
         raise DataError(f"client {m + 1}: no features (shape {x.shape})")
+    if x.dtype == object and (missing := [place for place, each in np.ndenumerate(x) if is_missing(each)]):
+        row, column = missing[0]
+        raise DataError(f"client {m + 1}: {x[row, column]} in row {row}, column {column} (0 is the first)")
     if not (np.issubdtype(x.dtype, np.number) or x.dtype == np.bool_) or np.issubdtype(x.dtype, np.complexfloating):
         raise DataError(f"client {m + 1}: features of type {x.dtype} are not real numbers")
     if x.dtype not in (np.float32, np.float64):
@@ -104,6 +107,9 @@ def _features(m: int, part: ArrayLike, rows: int) -> NDArray[np.floating[Any]]:
 
 
 def _labels(y: NDArray[Any], classes: int | None) -> tuple[NDArray[np.int32], int]:
+    if y.dtype == object and any(missing := [is_missing(each) for each in y]):
+        row = missing.index(True)
+        raise DataError(f"label {y[row]} in row {row} (0 is the first) is missing: leave out rows without a label")
     if not (np.issubdtype(y.dtype, np.integer) or np.issubdtype(y.dtype, np.floating) or y.dtype == np.bool_):
         raise DataError(f"labels of type {y.dtype} are not whole numbers")
     classes = None if classes is None else whole("classes", classes, 1)

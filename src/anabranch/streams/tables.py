@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -12,11 +13,14 @@ from numpy.typing import NDArray
 
 from anabranch.checks import whole
 from anabranch.errors import ConfigError, DataError, nearest
+from anabranch.sources.features import Features, State
 from anabranch.streams.base import Block, Stream
-from anabranch.streams.readers import Reader, open_table
 from anabranch.streams.shuffle import shuffled
 from anabranch.streams.split import split_widths
 from anabranch.streams.standardise import Moments, standardise
+from anabranch.tables import MISSING_VALUES, Column, Reader, TableForm, open_table
+from anabranch.tables.columns import Classes
+from anabranch.tables.rows import find_classes, read_rows
 
 Split = int | Sequence[int] | Sequence[Sequence[str]] | Mapping[str, Sequence[str]]
 Standardise = Literal["online", "none"] | Mapping[str, Sequence[float]] | None
@@ -29,34 +33,49 @@ def table(
     label: str = "last",
     standardise: Standardise = "online",
     header: Literal["auto"] | bool = "auto",
-    classes: int | None = None,
+    classes: int | Sequence[str | int] | None = None,
+    columns: Sequence[Column] = (),
+    missing_values: Sequence[str] = MISSING_VALUES,
+    ignore: Sequence[str] = (),
+    encoding: str = "auto",
+    separator: str = ",",
     shuffle_buffer: int = 0,
     seed: int = 0,
+    shown: bool = True,
 ) -> Table:
-    """Return the rows of a CSV or Parquet file (also ``.gz``), in order, read a piece at a time and never whole.
+    """Return the rows of a CSV or Parquet file, in order, read a piece at a time and never whole.
 
     Args:
-        path: Parquet where the name ends in ``.parquet`` or ``.pq`` (or one of these and ``.gz``), else CSV.
+        path: a CSV or Parquet file, perhaps compressed by gzip, bzip2, zstd or lz4. Its content says which it is.
         split: which features each client holds. A number of clients splits all columns but the label's evenly and in
             the file's order; a list of counts does so by these counts; a list of lists of column names, or a mapping
             from clients' names to such lists, takes exactly the columns named, and others are not read.
-        label: ``"first"``, ``"last"`` or the name of a column. Labels are whole numbers (``1`` or ``1.0``) from 0 on.
+        label: ``"first"``, ``"last"`` or the name of a column.
         standardise: ``"online"`` by the mean and variance of the rows so far (see
             :func:`~anabranch.streams.standardise.standardise`), ``{"mean": [...], "std": [...]}`` by constants, one a
-            feature in the clients' order, or None (``"none"`` in a configuration file) not at all.
-        header: whether the first line names the columns; ``"auto"`` says yes where a cell of it is not a number.
-            Without a header the columns are called ``"1"``, ``"2"`` and so on.
-        classes: how many classes there are. By default the label column is read through once, now, and it is the
-            largest label plus one, and at least two.
+            feature in the clients' order, or None (``"none"`` in a configuration file) not at all. Flags and
+            categories stay 0 or 1.
+        header: whether the first line names the columns. ``"auto"`` decides by the first rows, and refuses a file that
+            could be both. Without a header the columns are called ``"1"``, ``"2"`` and so on.
+        classes: how many classes there are, if labels are whole numbers (``1`` or ``1.0``) from 0 on; or the labels of
+            the classes, in order. By default the label column is read through once, now: of numbers there are the
+            largest plus one and at least two; texts are classes in the order of their letters' numbers.
+        columns: the rules of columns that are not plain numbers, which the clients hold.
+        missing_values: the texts that mean no value; an empty one always does.
+        ignore: the columns that nobody holds; ``""`` is each column without a name.
+        encoding: of a CSV file; ``"auto"`` is UTF-8, or UTF-16 or UTF-32 with a byte order mark.
+        separator: the character between two cells of a CSV file.
         shuffle_buffer: how many rows to hold for shuffling (see :func:`~anabranch.streams.shuffle.shuffled`); 0 keeps
             the file's order.
         seed: of the shuffle.
+        shown: whether errors may show the cell that is wrong. It is true if a person sees them alone.
 
     Raises:
-        ConfigError: a setting is out of range, or a column is named that the file lacks, or twice.
-        DataError: the file is missing, empty, truncated or not what its name says; at the row in question, a cell is
-            empty, infinite or not a number, a row is too short or too long, or a label is not one of the classes.
-            Rows are counted from 1, without the header and empty lines.
+        ConfigError: a setting is out of range, a column is named that the file lacks, or twice, or the file could be
+            read in two ways, of which a setting chooses one.
+        DataError: the file is missing, empty, truncated or no table; at the row in question, a cell is no value of its
+            column, a row is too short or too long, or a label is not one of the classes. Rows are counted from 1,
+            without the header and empty lines.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "rooms.csv"
@@ -70,14 +89,23 @@ def table(
     """
     seed = whole("seed", seed, 0)
     shuffle_buffer = whole("shuffle_buffer", shuffle_buffer, 0)
-    classes = None if classes is None else whole("classes", classes, 1)
-    reader = open_table(Path(path), header)
+    known = None if classes is None else Classes.of(classes)
+    form = TableForm(header, encoding, separator, tuple(missing_values), tuple(ignore))
+    reader = open_table(path, form, shown=shown)
     target = _label_column(reader, label)
     parts = _columns(reader, target, split)
-    scale = _scale(standardise, sum(len(columns) for columns in parts))
-    if classes is None:
-        classes = _count_classes(reader, target)
-    return Table(reader, target, parts, scale, classes, shuffle_buffer, seed)
+    rules = _rules(reader, parts, columns)
+    features = None
+    if columns:
+        if isinstance(standardise, Mapping):
+            raise ConfigError("standardise by constants is for columns without rules: leave out one of the two")
+        if standardise == "online":
+            rules = [replace(rule, standardise=True) if rule.kind == "number" else rule for rule in rules]
+        features = Features(rules, missing_values=form.missing_values)
+    scale = _scale(standardise, len(rules))
+    widths = tuple(sum(rule.width for rule in rules[part]) for part in _slices(parts))
+    known = find_classes(reader, target) if known is None else known
+    return Table(reader, target, parts, rules, widths, features, scale, known, shuffle_buffer, seed)
 
 
 Scale = Literal["online"] | tuple[NDArray[np.float64], NDArray[np.float64]] | None
@@ -91,25 +119,47 @@ class Table(Stream):
         reader: Reader,
         target: int,
         parts: list[list[int]],
+        rules: list[Column],
+        widths: tuple[int, ...],
+        features: Features | None,
         scale: Scale,
-        classes: int,
+        classes: Classes,
         shuffle_buffer: int,
         seed: int,
     ) -> None:
-        self.widths = tuple(len(columns) for columns in parts)
-        self.classes = classes
+        self.widths = widths
+        self.classes = classes.count
+        self.class_names = classes.names
+        """The label of each class; empty if a label is the number of its class."""
         self._reader, self._target, self._parts, self._scale = reader, target, parts, scale
+        self._rules, self._features, self._classes = rules, features, classes
         self._shuffle_buffer, self._seed = shuffle_buffer, seed
         self._sha256 = ""
 
+    @property
+    def label(self) -> str:
+        """The name of the column with the labels."""
+        return self._reader.names[self._target]
+
+    @property
+    def uses(self) -> list[tuple[int, str, Column]]:
+        """Each client's number with each of its columns, and what is made of that."""
+        owners = [m for m, columns in enumerate(self._parts, 1) for _ in columns]
+        names = [self._reader.names[i] for columns in self._parts for i in columns]
+        online = [replace(rule, standardise=True) if rule.kind == "number" else rule for rule in self._rules]
+        return [*zip(owners, names, online if self._scale == "online" else self._rules, strict=True)]
+
     def describe(self) -> dict[str, Any]:
-        """Return the file's name, size and SHA-256 (read through once), its rows where known, and how it is used."""
+        """Return the file's name, size and SHA-256 (read through once), its rows where known, and how it is used.
+
+        The rules of columns and the names of classes are there if there are any.
+        """
         reader = self._reader
         if not self._sha256:
             with reader.path.open("rb") as file:
                 self._sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         scale = self._scale
-        return {
+        described = {
             "name": "table",
             "file": reader.path.name,
             "bytes": reader.path.stat().st_size,
@@ -122,12 +172,22 @@ class Table(Stream):
             "shuffle_buffer": self._shuffle_buffer,
             "seed": self._seed,
         }
+        if self.class_names:
+            described["class_names"] = list(self.class_names)
+        if self._features is not None:
+            described["columns"] = [asdict(rule) | {"values": list(rule.values)} for rule in self._rules]
+        return described
 
     def blocks(self) -> Iterator[Block]:
         moments: Moments | None = None
-        for rows in shuffled(self._checked(), self._shuffle_buffer, self._seed):
+        state: State | None = None if self._features is None else self._features.begin()
+        columns = [self._target, *(i for part in self._parts for i in part)]
+        read = read_rows(self._reader, columns, [self._classes, *self._rules])
+        for rows in shuffled(read, self._shuffle_buffer, self._seed):
             x, y = rows[:, 1:], rows[:, 0].astype(np.int32)
-            if self._scale == "online":
+            if self._features is not None and state is not None:
+                state, x = self._features.made(state, x)
+            elif self._scale == "online":
                 moments, x = standardise(moments, x)
             elif self._scale is not None:
                 mean, std = self._scale
@@ -136,86 +196,45 @@ class Table(Stream):
         if not self._reader.rows:
             raise DataError(f"{self._reader.path}: the file has no rows")
 
-    def _checked(self) -> Iterator[NDArray[np.float64]]:
-        """Yield rows of the label and the features."""
-        done = 0
-        for rows in self._reader.read([self._target, *(i for columns in self._parts for i in columns)]):
-            good = good_labels(rows[:, 0], self.classes)
-            if good:
-                yield rows[:good]
-            if good < len(rows):
-                where = self._reader.where(done + good + 1, self._target)
-                raise DataError(f"{where}: {label_complaint(rows[good, 0], self.classes)}")
-            done += len(rows)
+
+def _rules(reader: Reader, parts: list[list[int]], given: Sequence[Column]) -> list[Column]:
+    """Return the rule of each feature's column, in the clients' order."""
+    held = [reader.names[i] for part in parts for i in part]
+    named = {rule.name: rule for rule in given}
+    if len(named) < len(given):
+        raise ConfigError("columns names a column twice")
+    for name in named:
+        if name not in held:
+            raise ConfigError(f"columns has a rule of '{name}', which no client holds.{nearest(name, held)}")
+    return [named.get(name) or Column(name) for name in held]
 
 
-def good_labels(y: NDArray[np.float64], classes: int) -> int:
-    """Return how many labels there are before the first bad one."""
-    bad = (y < 0) | (y >= classes) | (y != np.floor(y))
-    return int(np.argmax(bad)) if bad.any() else len(y)
-
-
-def label_complaint(label: float, classes: int | None, *, shown: bool = True) -> str:
-    """What is wrong with a bad label."""
-    which = f"the label {label:g}" if shown else "the label"
-    if label != np.floor(label):
-        return f"{which} is not a whole number"
-    return f"{which} is " + ("negative" if classes is None else f"not in 0..{classes - 1}")
-
-
-_MOST_CLASSES = 1_000_000
-
-
-def _count_classes(reader: Reader, target: int) -> int:
-    """Return the largest label plus one, at least two; one pass over the label column."""
-    done, largest = 0, 1
-    for rows in reader.read([target]):
-        y = rows[:, 0]
-        good = good_labels(y, _MOST_CLASSES)
-        if good < len(y):
-            raise DataError(f"{reader.where(done + good + 1, target)}: {label_complaint(y[good], None)}")
-        largest = max(largest, int(y.max()))
-        done += len(y)
-    if not done:
-        raise DataError(f"{reader.path}: the file has no rows")
-    return largest + 1
+def _slices(parts: list[list[int]]) -> list[slice]:
+    ends = np.cumsum([len(part) for part in parts]).tolist()
+    return [slice(end - len(part), end) for part, end in zip(parts, ends, strict=True)]
 
 
 def _label_column(reader: Reader, label: str) -> int:
-    if len(reader.names) < 2:
+    columns = reader.counted()
+    if len(columns) < 2:
         raise DataError(
-            f"{reader.path}: one column only, but a label and at least one feature are needed. Cells must be divided "
-            "by commas, and a file that is compressed or in Parquet must be named so (.gz, .parquet)"
+            f"{reader.path}: one column only, but a label and at least one feature are needed. Are its cells divided "
+            "by another character than separator says, such as ';' or a tab?"
         )
-    if label == "first":
-        return 0
-    if label == "last":
-        return len(reader.names) - 1
-    if not isinstance(label, str):
-        raise ConfigError(f"label is {label!r}: must be 'first', 'last' or the name of a column")
-    return find_column(reader, label)
-
-
-def find_column(reader: Reader, name: str) -> int:
-    """Where the column of this name is.
-
-    Raises:
-        ConfigError: where there is none, or more than one.
-    """
-    found = [i for i, known in enumerate(reader.names) if known == name]
-    if not found:
-        raise ConfigError(
-            f"{reader.path} has no column '{name}'.{nearest(name, reader.names)} Its columns: {', '.join(reader.names)}"
-        )
-    if len(found) > 1:
-        raise ConfigError(f"{reader.path} has {len(found)} columns named '{name}', so it is not clear which is meant")
-    return found[0]
+    if label not in ("first", "last"):
+        if not isinstance(label, str):
+            raise ConfigError(f"label is {label!r}: must be 'first', 'last' or the name of a column")
+        return reader.find(label)
+    target = columns[0 if label == "first" else -1]
+    reader.check_named([target])
+    return target
 
 
 def _columns(reader: Reader, target: int, split: Split) -> list[list[int]]:
     """Return each client's columns."""
-    features = [i for i in range(len(reader.names)) if i != target]
+    features = [i for i in reader.counted() if i != target]
     if isinstance(split, int):
+        reader.check_named(features)
         return _cut(features, split_widths(len(features), split))
     named = isinstance(split, Mapping)
     if isinstance(split, str) or not isinstance(split, Sequence | Mapping) or not split:
@@ -229,6 +248,7 @@ def _columns(reader: Reader, target: int, split: Split) -> list[list[int]]:
             raise ConfigError(
                 f"split {counts} adds up to {sum(counts)}, but {reader.path} has {len(features)} features"
             )
+        reader.check_named(features)
         return _cut(features, counts)
     owner: dict[int, str] = {}
     columns: list[list[int]] = []
@@ -238,7 +258,7 @@ def _columns(reader: Reader, target: int, split: Split) -> list[list[int]]:
             raise ConfigError(f"split: {who} has {names!r}, expected a list of columns' names")
         if not names:
             raise ConfigError(f"split: {who} has no columns")
-        own = [find_column(reader, name) for name in names]
+        own = [reader.find(name) for name in names]
         for i in own:
             if i == target:
                 raise ConfigError(f"split: {who} has column '{reader.names[i]}', which is the label")

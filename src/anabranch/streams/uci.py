@@ -8,8 +8,8 @@ from pathlib import Path
 from anabranch.errors import DataError
 from anabranch.storage.files import reading
 from anabranch.streams.digits import ENV
-from anabranch.streams.readers import open_table
 from anabranch.streams.tables import Split, Standardise, Table, table
+from anabranch.tables import open_table
 
 
 def susy(
@@ -70,7 +70,7 @@ def _physics(
     seed: int,
 ) -> Table:
     file = _find(name, page, data_dir) if path is None else Path(path)
-    columns = len(open_table(file, "auto").names)
+    columns = len(open_table(file).names)
     if columns != features + 1:
         raise DataError(f"{file}: {columns} columns, but {name} has {features + 1}, the label and {features} features")
     return table(

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
-import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 
 import joblib
 
-from anabranch.errors import ConfigError, OutputError, nearest
+from anabranch.environment import keep_programs
+from anabranch.errors import ConfigError, nearest
 from anabranch.sweep import cluster
 
 NAMES = ("loky", "ray", "dask")
@@ -67,7 +67,6 @@ def connected(backend: Backend) -> Iterator[int]:
     Raises:
         ConfigError: where the back end's package is not installed.
         ClusterError: where the cluster does not answer within seconds, or has no workers.
-        OutputError: where there is no room for temporary files.
     """
     if backend.address is None:
         with _this_machine():
@@ -80,31 +79,18 @@ def connected(backend: Backend) -> Iterator[int]:
 
 @contextmanager
 def _this_machine() -> Iterator[None]:
-    # A worker whose memory grew (compiled programs are kept) ends after its trial, and another takes its place: what
-    # one of them has compiled, the others find in a folder.
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="anabranch-compiled-", ignore_cleanup_errors=True)
-    except OSError as error:  # of which one may be that there is no folder for temporary files at all
-        raise OutputError(f"cannot write compiled programs among the temporary files: {error.strerror}") from error
-    with (
-        folder as programs,
-        warnings.catch_warnings(),
-        joblib.parallel_config("loky", initializer=_begin, initargs=(os.getpid(), programs)),
-    ):
+    # Python would start this one with the first worker, and let the signals through that are held back for workers.
+    resource_tracker.ensure_running()
+    # A worker whose memory grew (compiled programs are kept) ends after its trial, and another takes its place.
+    with warnings.catch_warnings(), joblib.parallel_config("loky", initializer=_begin, initargs=(os.getpid(),)):
         warnings.filterwarnings("ignore", "A worker stopped while some jobs were given to the executor", UserWarning)
         yield
 
 
-def _begin(parent: int, programs: str) -> None:
-    """In a worker of this machine: Ctrl-C and SIGTERM are its parent's to handle, and it ends when its parent is gone.
-
-    Runs before JAX is imported, which reads its settings from the environment then.
-    """
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", programs)
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    for number in (signal.SIGINT, signal.SIGTERM):  # either may go to a whole group of processes
-        signal.signal(number, signal.SIG_IGN)
+def _begin(parent: int) -> None:
+    """In a worker of this machine: it ends when its parent is gone, whose Ctrl-C and SIGTERM are to handle."""
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    keep_programs()
 
 
 def _end_with(parent: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from joblib.parallel import ParallelBackendBase
 
-from anabranch.errors import ClusterError, ConfigError
+from anabranch.errors import ClusterError, ConfigError, with_extra
 from anabranch.sweep.trial import check_versions
 
 ANSWER_SECONDS = 5.0
@@ -177,4 +177,4 @@ def _check_workers(kind: str, address: str, start: Callable[[Callable[[], Any]],
 
 
 def _not_installed(name: str) -> ConfigError:
-    return ConfigError(f"the back end {name} is not installed: pip install 'anabranch[{name}]'")
+    return ConfigError(f"the back end {name} is not installed: {with_extra(name)}")

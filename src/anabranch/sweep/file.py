@@ -74,29 +74,42 @@ def read(path: str | Path, overrides: Iterable[Override] = ()) -> SweepFile:
     own = _found(path)
     values = dict(own.values)
     base, grid = values.pop("base", None), values.pop("grid", None)
-    grid = _checked(grid, own.where)
+    settings = _based(own._replace(values=values), base)
+    return expanded(settings._replace(folder=own.folder), grid, overrides)
+
+
+def expanded(settings: Source, grid: Any, overrides: Iterable[Override] = ()) -> SweepFile:
+    """Return every combination of a grid over some settings.
+
+    Args:
+        settings: that the grid changes; its folder is that of the grid's relative paths.
+        grid: as in a sweep's file.
+        overrides: changes of settings that the grid leaves alone.
+
+    Raises:
+        ConfigError: as `read`.
+    """
+    grid = _checked(grid, settings.where)
     given = list(overrides)
     for each in given:
         taken = next((key for key in grid if _overlap(tuple(key.split(".")), each.key)), None)
         if taken is not None:
-            raise ConfigError(f"{each.said}: the grid of {own.where} varies {taken}: change it there")
-    settings = _based(own._replace(values=values), base)
-
+            raise ConfigError(f"{each.said}: the grid of {settings.where} varies {taken}: change it there")
     points: dict[str, Point] = {}
     wrong: dict[str, None] = {}
     for combination in itertools.product(*grid.values()):
         labels = dict(zip(grid, combination, strict=True))
-        varied = [each for key, value in labels.items() for each in _overrides(key, value, own)]
+        varied = [each for key, value in labels.items() for each in _overrides(key, value, settings)]
         try:
             config = load(settings, [*given, *varied])
-            _check_parties(config, own.where)
+            _check_parties(config, settings.where)
         except ConfigError as error:
             wrong |= dict.fromkeys(str(error).splitlines())
         else:
             points.setdefault(repr(config), Point(config, labels))
     if wrong:
         raise ConfigError("\n".join(wrong))
-    return SweepFile(own.name, grid, list(points.values()))
+    return SweepFile(settings.name, grid, list(points.values()))
 
 
 def _found(path: Path) -> Source:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import joblib
 
 from anabranch.errors import AnabranchError
+from anabranch.interrupt import blocked
 from anabranch.sweep.backend import Backend, connected
 from anabranch.sweep.trial import Record, Trial, check_versions, run_trial
 
@@ -71,7 +72,8 @@ def _attempts(trials: Sequence[Trial], jobs: int) -> Iterator[Iterator[Attempt]]
     # With one job joblib would train in this process: of two that it has then, one is given work at a time.
     processes = max(2, min(jobs, len(trials)))
     pool = joblib.Parallel(n_jobs=processes, return_as="generator_unordered", batch_size=1, pre_dispatch=jobs)
-    results = pool(joblib.delayed(attempt)(trial, versions()) for trial in trials)
+    with blocked():  # a worker that is about to begin would take Ctrl-C in its own way
+        results = pool(joblib.delayed(attempt)(trial, versions()) for trial in trials)
     try:
         yield results
     finally:

@@ -45,7 +45,7 @@ def run_trials(
         ConfigError: where the back end's package is not installed.
         ClusterError: where the cluster cannot be reached; finished trials are kept.
         OutputError: where a record cannot be written, as on a full disk; finished trials are kept.
-        KeyboardInterrupt: at Ctrl-C, and at SIGTERM within `anabranch.interrupt.terminable`; finished trials are kept.
+        KeyboardInterrupt: at Ctrl-C, and in a command at SIGTERM; finished trials are kept.
     """
     wanted = {trial.key: trial for trial in trials}
     records = finished(trials, folder)
@@ -62,8 +62,6 @@ def run_trials(
         tell()
         while True:
             with ctrl_c.at_once():
-                if ctrl_c.pressed:
-                    raise ctrl_c.problem
                 each = next(attempts, None)
             if each is None:
                 break
@@ -82,6 +80,9 @@ def _attempts(left: Sequence[Trial], backend: Backend, begun: Callable[[int], No
     if left and backend.name == "loky":
         import jax
 
+        from anabranch.core.compiling import check_devices
+
+        check_devices()
         if jax.default_backend() != "cpu":
             from anabranch.sweep.batched import run_batched
 

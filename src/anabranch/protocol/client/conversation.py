@@ -50,6 +50,10 @@ class _Asked(NamedTuple):
     """Where the server decides, or where it was decided when the event happened."""
 
 
+def _is_never_unusable(event: bytes) -> bool:
+    return False
+
+
 class ClientConversation:
     """Takes one client's part in the rounds of a federation.
 
@@ -63,6 +67,7 @@ class ClientConversation:
         session: draws a number that it never drew before.
         inputs: keeps the features of events whose labels come later.
         peek: its features for an event that nothing will be learnt of; by default ``look``.
+        is_unusable: whether ``look`` has none of an event since a value of it cannot be used.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class ClientConversation:
         session: Callable[[], int],
         inputs: Inputs | None = None,
         peek: Look | None = None,
+        is_unusable: Callable[[bytes], bool] = _is_never_unusable,
     ) -> None:
         self.terms, self.client, self.schema = terms, client, schema
         self.compute = compute
@@ -87,8 +93,11 @@ class ClientConversation:
         """Why no round follows and nothing is lacking, where the server has said so since the last hello."""
         self.activations = self.answers = 0
         """Rounds that it stepped in, and rounds that it answered, since this process began."""
+        self.announced = self.replies = 0
+        """Events of its own, and events that it replied for without a round, since this process began."""
         self._look, self._decide, self._draw = look, decide, session
         self._peek = look if peek is None else peek
+        self._is_unusable = is_unusable
         self._inputs: Inputs = InputsInMemory() if inputs is None else inputs
         self._learnt: dict[bool, dict[tuple[int, bytes], None]] = {True: {}, False: {}}
         """Rounds of events whose features may be kept, in about their order, by whether they have activated it."""
@@ -113,6 +122,16 @@ class ClientConversation:
         self._thin_after: tuple[int, int] | None = None
         """How many rounds were played when the session began, and the last one in the parameters then. None once
         nothing is kept any more of what was told in sessions before."""
+        self._announced = 0
+        """How many events it has announced in this session."""
+        self.by_data = False
+        """Whether it announces events up to the time that the server says, and no later."""
+        self.granted = m.EARLIEST
+        """That time, in microseconds since 1970."""
+        self.grants = 0
+        """How often the server has said it."""
+        self._upcoming: int | None = None
+        """The time of its next reading, once the carrier has said it."""
         self._gap_at: int | None = None
         """The last round in the parameters when something was lacking."""
         self._samples = SampleWindow(compute, self._features)
@@ -148,6 +167,7 @@ class ClientConversation:
         self._session, self.joined, self.over = self._draw(), False, None
         self._sessions.append(self._session)
         self._keeping.told.clear()
+        self._announced = 0
         width = self.compute.width
         return [Send(m.Hello(self._session, self.terms, self.client, width, self.schema, self.applied))]
 
@@ -158,10 +178,12 @@ class ClientConversation:
         if self.is_late(event):
             return [Note("late", "an event has happened here after the server had asked for it")]
         self._keeping.own[event] = {}
-        if len(self._keeping.own) > REMEMBERED:
-            self._keeping.settle(next(iter(self._keeping.own)))
-            return [Note("event dropped", f"more than {REMEMBERED:,} events wait here"), *self._tell(event)]
-        return self._tell(event)
+        self.announced += 1
+        actions = self._tell(event)
+        if len(self._keeping.own) > REMEMBERED and (oldest := self._keeping.oldest_unannounced) is not None:
+            self._keeping.settle(oldest)
+            actions.append(Note("event dropped", f"more than {REMEMBERED:,} events wait here"))
+        return actions
 
     def pass_over(self, is_past: Callable[[bytes], bool]) -> list[Action]:
         """Under SLR, forgets the oldest of its own events where the rounds are past it; returns what it did.
@@ -207,7 +229,40 @@ class ClientConversation:
             return diverged
         self._keeping.own[event][self.applied] = pending[0]
         self._keeping.told.add(event)
+        self._announced += 1
         return [Send(m.Happened(self._session, self.applied, self.safe, event, embedding[0]))]
+
+    def goes_on_at(self, time: int) -> list[Action]:
+        """Tell the server that all events before this time were announced.
+
+        Args:
+            time: of the next reading, in microseconds since 1970; `NEVER` if no event follows.
+        """
+        self._upcoming = time
+        return self._say_upcoming()
+
+    def _advance(self, message: m.Advance) -> list[Action]:
+        if self.by_data and message.time is None:
+            text = (
+                'features.clock is "data", but the server goes by the machine\'s clock: give all parties the same '
+                "clock, in [labels] and in [features]"
+            )
+            return [Stop(text, failed=True)]
+        if not self.by_data and self._upcoming != m.NEVER:
+            text = (
+                'the server goes by the data\'s clock (labels.clock = "data"), and this client does not: write '
+                'clock = "data" in [features], with a csv or parquet source'
+            )
+            return [Stop(text, failed=True)]
+        if message.time is not None:
+            self.granted, self.grants = max(self.granted, message.time), self.grants + 1
+        again = self._upcoming is not None and self._upcoming > self.granted  # what was said may be lost
+        return self._say_upcoming() if again else []
+
+    def _say_upcoming(self) -> list[Action]:
+        if not self.joined or self._upcoming is None:
+            return []
+        return [Send(m.Upcoming(self._session, self._announced, self._upcoming))]
 
     @property
     def waits_for_features(self) -> bool:
@@ -297,7 +352,11 @@ class ClientConversation:
             self._keeping.told.clear()
         # Of every event of its own whose round is not over; what the server knows already changes nothing.
         told = [action for event in [*self._keeping.own] for action in self._tell(event)]
-        return [Note("joined", f"the server is here; {message.rounds:,} rounds are played"), *told]
+        return [
+            Note("joined", f"the server is here; {message.rounds:,} rounds are played"),
+            *told,
+            *self._say_upcoming(),
+        ]
 
     def _take_part_again(self, session: int) -> list[Action]:
         """Return the server knows the client in another session than the last, perhaps of another process."""
@@ -347,6 +406,7 @@ class ClientConversation:
             return [Note("unusable", f"the server sent a query that cannot be used: {problem}")]
         asked: list[_Asked] = []
         unknown: list[int] = []
+        unusable: list[bytes] = []
         for query in queries:
             for i, event in enumerate(query.events):
                 t = query.first + i
@@ -358,7 +418,9 @@ class ClientConversation:
                 kept = self._keeping.rounds.get(t)
                 if kept is not None and kept.event != event:
                     del self._keeping.rounds[t]  # the server has begun again, and has another event for this round
-                if x is None:
+                if x is None and self._is_unusable(event):
+                    unusable.append(event)
+                elif x is None:
                     unknown.append(t)
                 elif event in self._keeping.told and decided is None:
                     # The server has the embedding, and asks once more if it cannot use it.
@@ -368,10 +430,14 @@ class ClientConversation:
                     chosen = decided if query.activated is None else bool(query.activated[i, self.client - 1])
                     asked.append(_Asked(t, event, x, chosen))
         actions: list[Action] = [Send(m.Unknown(self._session, tuple(unknown)))] if unknown else []
+        actions += self._say_unusable(unusable)
         block = self.compute.block if self.compute.rule.update.rows is None else 1
         for start in range(0, len(asked), block):
             actions += self._encode(asked[start : start + block])
         return actions
+
+    def _say_unusable(self, events: Sequence[bytes]) -> list[Action]:
+        return [Send(m.Unusable(self._session, tuple(events)))] if events else []
 
     def _features(self, event: bytes) -> NDArray[Any] | None:
         return self._kept_or_looked_up(event)[0]
@@ -394,12 +460,16 @@ class ClientConversation:
             return [Note("unusable", f"the server asks for what cannot be used: {problem}")]
         known: list[int] = []
         unknown: list[int] = []
+        unusable: list[bytes] = []
         samples: list[NDArray[Any]] = []
         activated: list[bool] = []
         for i, event in enumerate(ask.events):
             x, decided = self._kept_or_looked_up(event, peek=ask.first == m.NONE)
             if x is None:
-                unknown.append(ask.asked + i)
+                if ask.first != m.NONE and self._is_unusable(event):
+                    unusable.append(event)
+                else:
+                    unknown.append(ask.asked + i)
                 continue
             if ask.first != m.NONE:
                 if ask.activated is not None:
@@ -416,13 +486,15 @@ class ClientConversation:
             activated.append(bool(decided))
         if ask.asked == m.NONE:
             return []
+        self.replies += len(known) if ask.first != m.NONE else 0
         looks = self.compute.looks
         rows = [self.compute.embed(np.stack(samples[i : i + looks])) for i in range(0, len(samples), looks)]
         values = np.concatenate(rows) if rows else np.zeros((0, self.compute.width), self.compute.rule.wire)
         if rows and (diverged := self._diverged(values, samples[0])):
             return diverged
         flags = np.array(activated, bool)
-        return [Send(m.Reply(self._session, self.applied, self.safe, tuple(known), tuple(unknown), flags, values))]
+        reply = m.Reply(self._session, self.applied, self.safe, tuple(known), tuple(unknown), flags, values)
+        return [Send(reply), *self._say_unusable(unusable)]
 
     def _take_up(self, event: bytes) -> None:
         """The server knows of an event, and its label comes later; what was told of it is not used."""
@@ -637,6 +709,7 @@ _HANDLERS: dict[type[m.Message], Callable[[ClientConversation, Any], list[Action
     m.Recall: ClientConversation._recall,
     m.Derivatives: ClientConversation._derivatives,
     m.Void: ClientConversation._void,
+    m.Advance: ClientConversation._advance,
     m.End: ClientConversation._end,
     m.Bye: ClientConversation._bye,
 }

@@ -70,6 +70,11 @@ class Keeping:
         self.later.pop(event, None)
         self.told.discard(event)
 
+    @property
+    def oldest_unannounced(self) -> bytes | None:
+        """The first event of its own of which the server has no embedding: a step can need nothing of it."""
+        return next((event for event, pending in self.own.items() if not pending), None)
+
     def settle(self, event: bytes) -> None:
         """Nothing can be lost of an event any more, so it is forgotten."""
         if event in self.own:

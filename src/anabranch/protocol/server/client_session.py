@@ -100,6 +100,14 @@ class Seat:
         """The events that it has told of and that wait for their rounds, in the order in which they came first."""
         self.tells = 0
         """How many events it has told of."""
+        self.announced = 0
+        """How many events it has announced in this session."""
+        self.upcoming: int | None = None
+        """The time of its next reading, by its word in this session; `NEVER` if it announces no event any more."""
+        self.granted: int | None = None
+        """Up to which time it may announce events, where the server goes by the data's clock."""
+        self.advanced = math.inf
+        """When it was last told so, if it has not answered since."""
         self.missed = False
         """Whether it may have told of an event that is not here, and should tell of all again."""
         self.called = -math.inf

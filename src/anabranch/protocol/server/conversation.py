@@ -21,7 +21,7 @@ from anabranch.errors import ConfigError
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Played, Send, Stop
 from anabranch.protocol.server.client_session import Expected, Seat
-from anabranch.protocol.server.missing import Stand, Wait, unknown
+from anabranch.protocol.server.missing import HOPELESS, SKIPPED, Stand, Wait, unknown
 from anabranch.protocol.server.pending_predictions import Questions
 from anabranch.protocol.server.pending_rounds import Answer, Arrival, Late, Open, runs, touches
 from anabranch.protocol.server.training import Training
@@ -56,6 +56,8 @@ class ServerConversation:
         deadline: seconds after which a client that has not answered is replaced, or asked again.
         coalesce: seconds for which an event that a client tells of waits for the others that it touched too, before a
             round begins with it; where it is infinite, rounds begin with the server's own events alone.
+        by_data: whether clients announce their events up to the time that `advance` says, in the order of the data.
+            A client that is slow is then always waited for.
         epoch: a number that no earlier server of this federation had.
         watch: where drift is noticed.
 
@@ -72,6 +74,7 @@ class ServerConversation:
         in_flight: int = 1,
         deadline: float = 1.0,
         coalesce: float = math.inf,
+        by_data: bool = False,
         epoch: int,
         watch: Watch | None = None,
     ) -> None:
@@ -86,6 +89,7 @@ class ServerConversation:
         self.training = Training(compute, self.seats, remembered=REMEMBERED + in_flight, watch=watch)
         self.questions = Questions(self.training, self.seats, epoch, in_flight, deadline, self._send_again_soon)
         """Predictions that change nothing."""
+        self.questions.patient = self._by_data = by_data
         self._deadline, self._coalesce, self._epoch = deadline, coalesce, epoch
         self._open: deque[Open] = deque()
         self._arrivals: dict[bytes, Arrival] = {}
@@ -135,7 +139,7 @@ class ServerConversation:
         away = [
             (client, seat)
             for client, seat in enumerate(self.seats, 1)
-            if not seat.present and isinstance(seat.expected.missing, Wait)
+            if not seat.present and (self._by_data or isinstance(seat.expected.missing, Wait))
         ]
         return [client for client, seat in away if not seat.ended or self._open or self.questions.learning]
 
@@ -162,6 +166,11 @@ class ServerConversation:
         """Something that a client sent was lost here: it is to tell once more of the events that have no round yet."""
         if 1 <= client <= len(self.seats):
             self.seats[client - 1].missed = True
+
+    def _advance_again(self, now: float) -> list[Action]:
+        """Return the message, or its answer, may be lost."""
+        late = [(i, seat) for i, seat in self._here() if seat.advanced + self._deadline <= now]
+        return [action for client, seat in late for action in self._advance(client, seat, now)]
 
     def _call_for_missed(self, now: float) -> list[Action]:
         """Now and then, since what is told again may be too much again."""
@@ -197,10 +206,10 @@ class ServerConversation:
             each = Open(first + i, event, label, now + self._deadline, chosen, None if late is None else late[i])
             arrival = self._take(event)
             for client, answer in (arrival.answers if arrival else {}).items():
-                if self.seats[client - 1].stale(answer.applied, each.t, self.in_flight):
-                    asked += self._ask(client, [each])
-                else:
+                if self._takes_announced(each, client, answer):
                     each.answers[client] = answer
+                else:
+                    asked += self._ask(client, [each])
             self._open.append(each)
             self.training.remember(event, each.t)
         if late is not None and late[0].stored is not None:
@@ -208,9 +217,39 @@ class ServerConversation:
         query = m.Query(self._epoch, first, tuple(events), activated)
         return [Send(query), *asked, *self._play(now)]
 
+    def _takes_announced(self, each: Open, client: int, answer: Answer) -> bool:
+        """Return whether an announced embedding may be the client's answer for a round.
+
+        It never is if the label came late: the client lets go of what it announced when it is asked for a prediction.
+        """
+        return each.late is None and not self.seats[client - 1].stale(answer.applied, each.t, self.in_flight)
+
     def take_up(self, event: bytes) -> None:
         """An event that clients have told of is predicted now: each of them is asked, and replies with its own."""
         self._take(event)
+
+    @property
+    def announced(self) -> list[bytes]:
+        """The events that clients have announced and that wait: those of the first client in its order, and so on."""
+        return [*dict.fromkeys(event for seat in self.seats for event in seat.told)]
+
+    @property
+    def tells(self) -> int:
+        """How often clients have announced an event that did not wait then."""
+        return sum(seat.tells for seat in self.seats)
+
+    @property
+    def holds_events(self) -> bool:
+        """Whether clients have announced events that wait."""
+        return bool(self._arrivals)
+
+    def announcers(self, event: bytes) -> list[int]:
+        """Return the clients that have announced an event that waits for its round."""
+        return [client for client, seat in enumerate(self.seats, 1) if event in seat.told]
+
+    def announcing(self) -> list[int]:
+        """Return the clients that may announce events yet."""
+        return [client for client, seat in enumerate(self.seats, 1) if seat.upcoming != m.NEVER]
 
     def _take(self, event: bytes) -> Arrival | None:
         """What clients have told of an event, which waits no longer; None where none has."""
@@ -251,6 +290,11 @@ class ServerConversation:
     def waiting(self) -> bool:
         """Whether there are events that clients have told of, and that a round will begin with."""
         return bool(self._arrivals) and math.isfinite(self._coalesce)
+
+    @property
+    def unopened(self) -> int:
+        """How many events that clients have announced wait for a round or a prediction."""
+        return len(self._arrivals)
 
     def discard(self, event: bytes) -> list[Action]:
         """No round will be opened for an event that clients have told of."""
@@ -305,12 +349,19 @@ class ServerConversation:
         first = next(iter(self._arrivals.values()), None) if opens else None  # the others are due later
         arrivals = [first.due] if first is not None and self.room else []
         owed = [seat.sent_again + self._pause for seat in self.seats if seat.owed]
+        owed += [seat.advanced + self._deadline for seat in self.seats]
         owed += [self._called_again(seat) for seat in self.seats if seat.missed and seat.session is not None]
         return min([*deadlines, *calls, *arrivals, *owed, self._end_again, self.questions.due()])
 
     def tick(self, now: float) -> list[Action]:
         """Deal with what is missing after its deadline."""
-        actions = [*self._call(now), *self._call_for_missed(now), *self._send_owed(now), *self.questions.tick(now)]
+        actions = [
+            *self._call(now),
+            *self._call_for_missed(now),
+            *self._advance_again(now),
+            *self._send_owed(now),
+            *self.questions.tick(now),
+        ]
         if self._ended is not None:
             return [*actions, *(self.end(self._ended, now) if self._end_again <= now else [])]
         late: dict[int, list[Open]] = {}
@@ -402,9 +453,11 @@ class ServerConversation:
             ]
         seat.session, seat.applied, seat.present, seat.ended = hello.session, hello.applied, True, False
         seat.left = False
+        seat.announced, seat.upcoming = 0, None
         for each in self._open:  # what it sent before may belong to parameters that are lost
             each.answers.pop(client, None)
             each.unknown.discard(client)
+            each.hopeless.discard(client)
             if client not in each.begun:
                 each.begun.add(client)
                 each.deadline = now + self._deadline
@@ -414,7 +467,8 @@ class ServerConversation:
             hello.session, self._epoch, self.terms, seat.expected.width, seat.expected.schema, self.rounds
         )
         note = Note("joined", f"client {client} is here", client)
-        return [Send(welcome, client), note, *self._catch_up(client, seat, now)]
+        goes_on = self._advance(client, seat, now) if self._by_data else []
+        return [Send(welcome, client), note, *goes_on, *self._catch_up(client, seat, now)]
 
     def _catch_up(self, client: int, seat: Seat, now: float) -> list[Action]:
         """Send what a client lacks that has said hello, and ask it then; unless the last time was just now."""
@@ -488,7 +542,48 @@ class ServerConversation:
         seat.present = True
         return self._unusable(client, message.rounds, unknown(seat.expected.missing), now, "unknown")
 
+    def _upcoming(self, client: int, seat: Seat, message: m.Upcoming, now: float) -> list[Action]:
+        seat.advanced = math.inf
+        if message.told != seat.announced:  # what was lost is told again
+            seat.missed = True
+            return []
+        seat.upcoming = message.time
+        goes_alone = message.time != m.NEVER and not self._by_data
+        return [Send(m.Advance(message.session, None), client)] if goes_alone else []
+
+    def _advance(self, client: int, seat: Seat, now: float) -> list[Action]:
+        seat.upcoming, seat.advanced = None, now
+        granted = m.EARLIEST if seat.granted is None else seat.granted
+        return [Send(m.Advance(seat.session or 0, granted), client)]
+
+    @property
+    def told_until(self) -> int | None:
+        """The time before which clients have announced all their events; None while one of them has not said it."""
+        upcoming = [seat.upcoming for seat in self.seats]
+        known = [each for each in upcoming if each is not None]
+        return min(known) if len(known) == len(upcoming) else None
+
+    def advance(self, until: int, now: float, *, together: bool) -> list[Action]:
+        """Let clients announce what comes next in the data.
+
+        Args:
+            until: no client goes past this time, unless none has a reading before.
+            together: whether all go on up to that time; else a client stays behind the next reading of the others.
+        """
+        if self.told_until is None:
+            return []
+        actions: list[Action] = []
+        upcoming = [m.NEVER if seat.upcoming is None else seat.upcoming for seat in self.seats]
+        for client, seat in enumerate(self.seats, 1):
+            others = min([*upcoming[: client - 1], *upcoming[client:]], default=m.NEVER)
+            granted = max(min(upcoming), until if together else min(others - 1, until))
+            if upcoming[client - 1] <= granted and upcoming[client - 1] != m.NEVER:
+                seat.granted = granted if seat.granted is None else max(seat.granted, granted)
+                actions += self._advance(client, seat, now)
+        return actions
+
     def _happened(self, client: int, seat: Seat, message: m.Happened, now: float) -> list[Action]:
+        seat.announced += 1
         problem = seat.problem(message.embedding[None], 1, np.ones(1, bool))
         if message.applied > seat.before:
             problem = f"its parameters have a derivative of round {message.applied:,}, which it was never sent"
@@ -507,14 +602,17 @@ class ServerConversation:
             # Not all of its checkpoints have it, so it learns which round that was, and lets go of the event in time.
             return [note, Send(m.Query(self._epoch, t, (message.event,), None), client)]
         if seat.full:
-            seat.missed |= t is None  # it is to tell again, and says then how far it has saved
+            if t is None:  # it is to tell again, and says then how far it has saved
+                seat.announced, seat.missed = seat.announced - 1, True
             return self._unusable(client, () if t is None else (t,), seat.full, now)
         if t is None:
             return self._arrives(client, seat, message.event, answer, now)
         each = self._open[t - self.rounds]
         if client in each.answers:
             return []
-        if seat.stale(answer.applied, t, self.in_flight):
+        if each.stored is not None:
+            return []
+        if not self._takes_announced(each, client, answer):
             # It thinks that it has answered, and says nothing to the next query. Where it is owed something, that is
             # to be this one, and not the one that follows what it is owed.
             return self._query(client, [each])
@@ -538,14 +636,40 @@ class ServerConversation:
         return [note, *([Stop(self._ended or "")] if self.done else []), *self._play(now)]
 
     def _unusable(
-        self, client: int, rounds: Iterable[int], problem: str, now: float, what: str = "unusable"
+        self, client: int, rounds: Sequence[int], problem: str, now: float, what: str = "unusable"
     ) -> list[Action]:
         """Treat a client as missing in these rounds, those of them that are open."""
-        for t in rounds:
-            if 0 <= t - self.rounds < len(self._open) and client not in self._open[t - self.rounds].answers:
-                self._open[t - self.rounds].unknown.add(client)
-                self._open[t - self.rounds].unheard.discard(client)
-        return [Note(what, f"client {client}: {problem}", client), *self._play(now)]
+        lacking = [each for t in rounds if (each := self._opened(t)) is not None and client not in each.answers]
+        # A client says of the same rounds again and again that it does not know them, as often as it is asked.
+        count = 1
+        if what != "unusable":  # a round that was never opened is counted each time
+            count = sum(client not in each.unknown for each in lacking) + sum(not 0 <= t < self.opened for t in rounds)
+        for each in lacking:
+            each.unknown.add(client)
+            each.unheard.discard(client)
+        note = [Note(what, f"client {client}: {problem}", client, count)] if count else []
+        return [*note, *self._play(now)]
+
+    def _hopeless(self, client: int, seat: Seat, message: m.Unusable, now: float) -> list[Action]:
+        """Wait for a client no longer in the rounds of these events."""
+        seat.present = True
+        events = {*message.events}
+        rounds = [each for each in self._open if each.event in events and client not in each.answers]
+        new = [each for each in rounds if client not in each.hopeless]
+        for each in rounds:
+            each.unknown.add(client)
+            each.hopeless.add(client)
+            each.unheard.discard(client)
+        actions: list[Action] = []
+        if count := sum(each.late is None for each in new):  # the others were noted when the event was predicted
+            actions.append(Note("unknown", f"client {client}: {HOPELESS}", client, count))
+        if new and self.compute.rule.update.rows is not None:
+            text = (
+                f"client {client}: {HOPELESS}, and under SLR every client needs every sample: mend its row, or "
+                "give the column a missing policy"
+            )
+            return [*actions, *self.end(text, now), Stop(text, failed=True)]
+        return [*actions, *self.questions.hopeless(client, events), *self._play(now)]
 
     # -- what the server does -----------------------------------------------------------------------------------
 
@@ -594,8 +718,10 @@ class ServerConversation:
         seat = self.seats[client - 1]
         # Where all are away a round takes its time: else the stream would be gone before one of them is back.
         waited_for = seat.present or not (each.overdue or any(other.present for other in self.seats))
-        if waited_for and client not in each.unknown:
+        if (waited_for or self._by_data) and client not in each.unknown:
             return None
+        if client in each.hopeless and isinstance(seat.expected.missing, Wait):
+            return SKIPPED
         return seat.history.stand(seat.expected.missing, each.t)
 
     def _stands(self, each: Open) -> list[Stand] | None:
@@ -686,8 +812,10 @@ _Handler = Callable[[ServerConversation, int, Seat, Any, float], list[Action]]
 _HANDLERS: dict[type[m.Message], _Handler] = {
     m.Embeddings: ServerConversation._embeddings,
     m.Unknown: ServerConversation._unknown,
+    m.Unusable: ServerConversation._hopeless,
     m.Reply: ServerConversation._reply,
     m.Happened: ServerConversation._happened,
+    m.Upcoming: ServerConversation._upcoming,
     m.Bye: ServerConversation._bye,
 }
 """What is done about each kind of message of a client that takes part."""

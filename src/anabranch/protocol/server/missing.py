@@ -89,6 +89,10 @@ def policy(text: str) -> Policy:
     )
 
 
+HOPELESS = "a value of this event cannot be used there"
+"""What is said of a client that has a row of an event, and can make no features of it."""
+
+
 class Stand(NamedTuple):
     """What stands in for an embedding."""
 
@@ -96,6 +100,10 @@ class Stand(NamedTuple):
     """Its place in `HOW`."""
     values: NDArray[Any] | None
     """None where the round is dropped."""
+
+
+SKIPPED = Stand(HOW.index("skip"), None)
+"""Nothing stands in, and the round is dropped."""
 
 
 class History:
@@ -126,7 +134,7 @@ class History:
             case Wait():
                 return None
             case Skip():
-                return Stand(HOW.index("skip"), None)
+                return SKIPPED
             case Mean() if self.count:
                 return Stand(HOW.index("mean"), (self.total / self.count).astype(self.last.dtype))
             case Last(rounds) if self.round >= 0 and t - self.round <= rounds:

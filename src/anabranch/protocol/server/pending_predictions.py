@@ -7,7 +7,7 @@ predicts at its parameters of that moment.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from anabranch.protocol import messages as m
 from anabranch.protocol.actions import Action, Note, Predicted, Send
 from anabranch.protocol.server.client_session import Seat
-from anabranch.protocol.server.missing import HOW, Stand, Wait, unknown
+from anabranch.protocol.server.missing import HOPELESS, SKIPPED, Stand, Wait, unknown
 from anabranch.protocol.server.pending_rounds import runs, touches
 from anabranch.protocol.server.training import Training
 
@@ -48,6 +48,8 @@ class _Question:
     replies: dict[int, _Reply] = field(default_factory=dict)
     unknown: set[int] = field(default_factory=set)
     """Who has no features for the event, or sent something that cannot be used."""
+    hopeless: set[int] = field(default_factory=set)
+    """Who of these has values of the event that cannot be used: nobody waits for them."""
     unheard: set[int] = field(default_factory=set)
     """Who was asked again since, and has not said anything of this event."""
     again: set[int] = field(default_factory=set)
@@ -84,6 +86,8 @@ class Questions:
         self._training, self._seats = training, seats
         self._epoch, self._in_flight, self._deadline = epoch, in_flight, deadline
         self._send_again = send_again
+        self.patient = False
+        """Whether a client that has not replied is always waited for, where rounds will follow."""
         self._open: dict[int, _Question] = {}
         self._next = 0
 
@@ -131,7 +135,19 @@ class Questions:
         lacking = [each for each in self._open.values() if client not in each.replies]
         for each in lacking:
             each.unknown.discard(client)
+            each.hopeless.discard(client)
         return self._ask(client, lacking)
+
+    def hopeless(self, client: int, events: Collection[bytes]) -> list[Action]:
+        """A client has values of these events that cannot be used."""
+        lacking = [each for each in self._open.values() if each.event in events and client not in each.replies]
+        new = sum(client not in each.hopeless for each in lacking if each.learns)
+        for each in lacking:
+            each.unknown.add(client)
+            each.hopeless.add(client)
+            each.unheard.discard(client)
+        note = [Note("unknown", f"client {client}: {HOPELESS}", client, new)] if new else []
+        return [*note, *self._conclude(lacking)]
 
     def reply(self, client: int, seat: Seat, reply: m.Reply, now: float) -> list[Action]:
         """Return a client's reply to some questions."""
@@ -153,13 +169,15 @@ class Questions:
         if problem:
             actions.append(Note("unusable", f"client {client}: {problem}", client))
         if reply.unknown:
-            learns = any(self._open[each].learns for each in reply.unknown if each in self._open)
-            if learns:
-                note = Note("unknown", f"client {client}: {unknown(seat.expected.missing)}", client)
-            else:
+            lacking = [self._open[each] for each in reply.unknown if each in self._open]
+            new = sum(
+                client not in each.unknown for each in lacking if each.learns
+            )  # it says so as often as it is asked
+            if new:
+                actions.append(Note("unknown", f"client {client}: {unknown(seat.expected.missing)}", client, new))
+            if not any(each.learns for each in lacking):
                 text = f"client {client} was asked for a prediction, and has no features for its event"
-                note = Note("unknown question", text, client)
-            actions.append(note)
+                actions.append(Note("unknown question", text, client))
         seat.present = True
         stale: list[_Question] = []
         touched: dict[int, _Question] = {}
@@ -232,10 +250,10 @@ class Questions:
             waited_for = seat.present if each.learns else not each.overdue
             if each.learns and not any(other.present for other in self._seats):
                 waited_for = not each.overdue  # all are away: else the events would be gone before one is back
-            if waited_for:
+            if waited_for or (each.learns and self.patient):
                 return None
         if isinstance(seat.expected.missing, Wait):
-            return None if each.learns else Stand(HOW.index("skip"), None)
+            return None if each.learns and client not in each.hopeless else SKIPPED
         return seat.history.stand(seat.expected.missing, self._training.rounds)
 
     def _conclude(self, questions: Sequence[_Question]) -> list[Action]:

@@ -75,6 +75,8 @@ class Open:
     """Whether its deadline has passed."""
     unknown: set[int] = field(default_factory=set)
     """Who has no features for the event, or sent something that cannot be used."""
+    hopeless: set[int] = field(default_factory=set)
+    """Who of these has values of the event that cannot be used: nobody waits for them."""
     unheard: set[int] = field(default_factory=set)
     """Who was asked again since, and has not said anything of this round."""
     begun: set[int] = field(default_factory=set)

@@ -33,6 +33,7 @@ class Ledger:
         self._prequential = Prequential(report_every)
         self._activations = np.zeros(len(widths), np.int64)
         self._how = np.zeros((len(widths), len(HOW)), np.int64)
+        self._skipped = 0
         self._traffic = no_traffic(len(widths))
         self._played = 0
         self._waiting: list[tuple[NDArray[np.bool_], Rounds, bool | None]] = []
@@ -55,6 +56,7 @@ class Ledger:
         active, how = np.stack(activated), np.array(missing)
         for code in range(len(HOW)):
             self._how[:, code] += (how == code).sum(axis=0)
+        self._skipped += int((how == HOW.index("skip")).any(axis=1).sum())
         self._prequential.push(np.array([each for each in wrong if each is not None], bool))
         self._activations += active.sum(axis=0)
         self._traffic = add_rounds(
@@ -66,6 +68,12 @@ class Ledger:
     def rounds(self) -> int:
         """How many were played, those that were dropped among them."""
         return self._played + len(self._waiting)
+
+    @property
+    def skipped(self) -> int:
+        """How many of them were dropped, since a client was missing: nothing was learnt from them."""
+        self._flush()
+        return self._skipped
 
     @property
     def run_time_error(self) -> float:
@@ -112,11 +120,11 @@ class Ledger:
             "up": self._traffic.up,
             "down": self._traffic.down,
         }
-        return arrays, {**values, "played": self._played}
+        return arrays, {**values, "played": self._played, "skipped": self._skipped}
 
     def restore(self, arrays: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         """The inverse of `state`."""
         self._prequential.restore(arrays, values)
         self._activations, self._how = arrays["activations"].copy(), arrays["how"].copy()
         self._traffic = Traffic(arrays["up"].copy(), arrays["down"].copy())
-        self._played = values["played"]
+        self._played, self._skipped = values["played"], values.get("skipped", 0)

@@ -13,12 +13,12 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
-from anabranch.errors import ConfigError, nearest
+from anabranch.errors import ConfigError, nearest, with_extra
 
 try:
     import sqlalchemy as sa
 except ImportError as missing:  # an extra
-    raise ConfigError("a database needs SQLAlchemy: pip install 'anabranch[sql]'") from missing
+    raise ConfigError(f"a database needs SQLAlchemy: {with_extra('sql')}") from missing
 
 CONNECT = 5
 """Seconds that a connection may take."""
@@ -147,8 +147,8 @@ def open_engine(url: str) -> Any:
         return sa.create_engine(parsed, **options)
     except (ImportError, sa.exc.NoSuchModuleError) as error:
         raise ConfigError(
-            f"{parsed.render_as_string(hide_password=True)}: its driver is not installed ({error}): for PostgreSQL, "
-            "pip install 'anabranch[postgresql]'"
+            f"{parsed.render_as_string(hide_password=True)}: its driver is not installed ({error}); for PostgreSQL, "
+            f"{with_extra('postgresql')}"
         ) from None
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from math import floor, inf, nextafter
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 from anabranch.errors import AwayError, ConfigError, ConnectError, DataError, nearest
-from anabranch.sources.base import AsOf, ClockCheck, Happening, Notes, Place, Reading, check_as_of
+from anabranch.sources.base import AsOf, ClockCheck, Freshness, Happening, Notes, Reading, check_as_of
+from anabranch.sources.clock import SteadyClock
 from anabranch.sources.sql.database import (
     FAILED,
     NO_IDS,
@@ -27,11 +30,12 @@ from anabranch.sources.sql.database import (
     sa,
     without_index,
 )
-from anabranch.sources.sql.text_time_index import Marks, next_second
+from anabranch.sources.sql.text_time_index import Marks
 from anabranch.storage.cursor import Cursor
 from anabranch.storage.entities import KnownEntities, json_of, order_of, values_of
 from anabranch.storage.event_ids import Names, entity_text
-from anabranch.storage.times import UNITS, micros, text_of
+from anabranch.storage.place import Place
+from anabranch.storage.times import EPOCH, ImplausibleError, TimeRule, number_at, text_of
 
 BATCH = 1000
 """Rows of one query."""
@@ -39,12 +43,12 @@ TOGETHER = 100_000
 """Rows of the same time among which two of one event are told apart."""
 AGAIN = 1.0
 """Seconds after which a database that is away is tried again."""
-_PAGE = 100
+_PAGES = (2, 100)
+"""Rows of the first query of a look-up, and of those that follow."""
 
 _DATES = (datetime(2, 1, 1), datetime(9998, 12, 31))
 """Those that Python can have in every time zone; a database's go further."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_EARLIEST, _LATEST = ((each.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1) for each in _DATES)
+_EARLIEST, _LATEST = ((each.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1) for each in _DATES)
 """The times that a date can be of, in microseconds since 1970; that of an event may be before or after."""
 
 
@@ -70,11 +74,13 @@ class SqlSource:
         table: its name, or that of a view, perhaps with a schema before it.
         names: of events.
         columns: the columns that readings have as values.
-        time: the column of the time: a date and time, a text of ISO 8601 (all of the same form), or a number.
+        time: the column of the time: a date and time, a text of ISO 8601, or a number.
         id: the column of the row's id, unique among rows of the same time.
         entity: the column of the entity; None where only the time counts.
         event_time: the column of the time of the event that a row tells of, as a label does later; None is ``time``.
         unit: of a time that is a number.
+        times: how times are read; None is by ``unit`` alone.
+        event_times: how those of ``event_time`` are; None is likewise.
         as_of: what a look-up is of: ``"event"``, the last row at or before the event; or ``"now"``, the last row there
             is, where a table has one row an entity that is written over.
         follow: whether rows that come later are readings too; else they end with the table.
@@ -83,11 +89,14 @@ class SqlSource:
         cursor: how far it was read before; None begins anew.
         known: the file with the entities of hashes; None is in memory.
         most_ahead: seconds that a row may be ahead of this machine's clock before that is noted.
-        clock: seconds since 1970.
+        max_age: seconds that a row may be older than an event; then its values are missing. None is any.
+        clock: seconds since 1970; None is the machine's without its jumps.
+        waited: a clock that never jumps.
         sleep: waits for so many seconds.
 
     Raises:
         ConfigError: where a setting is wrong, or there is no such table or column.
+        DataError: where the first or the last time is implausible.
         ConnectError: where the database is not there.
     """
 
@@ -106,6 +115,8 @@ class SqlSource:
         entity: str | None = None,
         event_time: str | None = None,
         unit: str = "s",
+        times: TimeRule | None = None,
+        event_times: TimeRule | None = None,
         as_of: AsOf = "event",
         follow: bool = True,
         poll: float = 1.0,
@@ -113,17 +124,26 @@ class SqlSource:
         cursor: Cursor | None = None,
         known: Path | None = None,
         most_ahead: float = 3600.0,
-        clock: Callable[[], float] = time.time,
+        max_age: float | None = None,
+        clock: Callable[[], float] | None = None,
+        waited: Callable[[], float] = monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        if unit not in UNITS:
-            raise ConfigError(f"unit is {unit!r}: must be one of {', '.join(UNITS)}")
         if not poll > 0 or not lag >= 0:
             raise ConfigError(f"poll is {poll} and lag {lag}: must be seconds, the first above 0")
         self.counts: Counter[str] = Counter()
-        self._names, self._unit, self._as_of = names, unit, check_as_of(as_of)
+        self._names, self._as_of = names, check_as_of(as_of)
+        self._fresh = Freshness(max_age, self.counts)
+        self._times = times or TimeRule(unit)
+        self._event_times = event_times or self._times
+        if not self._times.has_order:
+            raise ConfigError(
+                f"format is {self._times.format!r}, but a database compares times as they are written: the year must "
+                "come first, then the month, the day and so on; name a view in which it does"
+            )
         self._follow, self._poll, self._lag = follow, poll, lag
-        self._cursor, self._clock, self._sleep = cursor, clock, sleep
+        clock = SteadyClock() if clock is None else clock
+        self._cursor, self._clock, self._waited, self._sleep = cursor, clock, waited, sleep
         self._engine = open_engine(url)
         self._connections = Connections(self._engine)
         shown = self._engine.url.render_as_string(hide_password=True)
@@ -132,11 +152,15 @@ class SqlSource:
         self._ahead = ClockCheck(self._notes, most_ahead, clock)
         self._sqlite = self._engine.dialect.name == "sqlite"
         self._away = self._closed = self._out = False
-        self._again = 0.0
+        self._again = -math.inf
+        self.found_none = 0
+        """How often it has looked for more rows and found none."""
         self._learnt_to: Any = None
         """Up to where rows were read for their entities in this process."""
-        self._marks = Marks()
-        """Times of rows, where these are texts."""
+        self._marks: Marks | None = None
+        """Times of rows, where the database compares them as texts."""
+        self._marked_to: Any = None
+        """The last time in the column's order that was looked at for how it is written."""
         self._moment: int | None = None
         self._of_moment: set[bytes] = set()
         """The events of the last row's time."""
@@ -159,13 +183,11 @@ class SqlSource:
     ) -> None:
         self._asked = (time, id, event_time, *([] if entity is None else [entity]), *columns)
         self._table = reflected(self._engine, self._where, table, self._asked)
-        self._time, self._id = self._column(time), self._column(id)
+        self._time, self._id, event = (self._exact(name) for name in (time, id, event_time))
         self._entity = None if entity is None else self._column(entity)
         self._columns, self._values = tuple(columns), [self._column(name) for name in columns]
         whose = sa.null() if self._entity is None else self._entity
-        self._all = [self._time, self._id, whose, self._column(event_time), *self._values]
-        numbers = isinstance(self._table.c[time].type, sa.Integer | sa.Float)
-        self._text = isinstance(self._time.type, sa.String) or (self._sqlite and not numbers)
+        self._all = [self._time, self._id, whose, event, *self._values]
         kind = self._table.c[time].type
         if not self._sqlite:  # there a value may be of any type
             kinds = {time: NO_TIMES, event_time: NO_TIMES, id: NO_IDS, entity or id: NO_IDS}
@@ -173,8 +195,34 @@ class SqlSource:
         dates = isinstance(kind, sa.Date | sa.DateTime) and not self._sqlite
         self._dated = [self._time.between(*map(self._bound, (_EARLIEST, _LATEST)))] if dates else []
         """Only times that Python has a date for; PostgreSQL has 'infinity' as well."""
+        last = self._check_plausible(event)
+        if self._times.format is not None or isinstance(last, str) or isinstance(self._time.type, sa.String):
+            self._marks = Marks()
         for name in without_index(self._engine, self._table, [time, *([] if entity is None else [entity])]):
             self._notes.note("no index", f"column '{name}' has no index, so every look goes through the whole table")
+
+    def _check_plausible(self, event: Any) -> Any:
+        """Look at the first and the last time of the table; return the last one, as the column has it.
+
+        Raises:
+            DataError: where one is implausible.
+        """
+        lasts: list[Any] = []
+        pairs = [(self._time, self._asked[0], self._times), (event, self._asked[2], self._event_times)]
+        for column, name, rule in pairs:
+            query = sa.select(sa.func.min(column), sa.func.max(column)).where(*self._dated)
+            try:
+                ((first, last),) = self._fetch(query)
+            except FAILED as error:
+                if not of_a_value(error):
+                    raise
+                first = last = None  # `readings` says so
+            lasts.append(last)
+            try:
+                rule.check([first, last])
+            except ImplausibleError as error:
+                raise DataError(f"{self._where}: column '{name}': {error}") from None
+        return lasts[0]
 
     async def begin(self) -> None:
         """Nothing: it is ready."""
@@ -224,12 +272,13 @@ class SqlSource:
             if len(rows) < BATCH or young:
                 if not self._follow and not young:
                     return
+                self.found_none += not young
                 await self._sleep(self._poll)
 
     def _is_after(self, moment: Any, ripe: float) -> bool:
         """Return whether a row is too young; one whose time is none is not."""
         try:
-            return self._lag > 0 and micros(moment, self._unit) > ripe
+            return self._lag > 0 and self._times.micros(moment) > ripe
         except DataError:
             return False
 
@@ -241,8 +290,8 @@ class SqlSource:
                 raise DataError(f"a value of it cannot be read ({row.reason})")
             moment, _, whose, event, *values = row
             entity = "" if self._entity is None else entity_text(whose)
-            reading = Reading(entity, micros(moment, self._unit), self._of(values))
-            name = self._names.of(entity, micros(event, self._unit))
+            reading = Reading(entity, self._times.micros(moment), self._of(values))
+            name = self._names.of(entity, self._event_times.micros(event))
             ordered = Place(f"{self._where} by '{self._asked[0]}' and '{self._asked[1]}'", order_of(row[:2]))
             if self._known is not None:
                 self._known.add([(self._names.hash(entity), whose)])
@@ -252,8 +301,7 @@ class SqlSource:
                 self._cursor.given(place)
                 self._cursor.safe(place)
             return None
-        if self._text:
-            self._marks.add(reading.time, row[0])
+        self._mark(reading.time, row[0])
         self._ahead.check(reading)
         if reading.time != self._moment or len(self._of_moment) >= TOGETHER:
             self._moment, self._of_moment = reading.time, set()
@@ -277,7 +325,7 @@ class SqlSource:
     def _named(self, moment: Any) -> str:
         """Return a row for people, by its time, which alone a log may have."""
         try:
-            return f"a row of {text_of(micros(moment, self._unit))}"
+            return f"a row of {text_of(self._times.micros(moment))}"
         except DataError:
             return "a row without a usable time"
 
@@ -343,10 +391,14 @@ class SqlSource:
         return query
 
     def _fetch(self, query: Any) -> list[Any]:
+        with self._connected() as connection:
+            return list(connection.execute(query).fetchall())
+
+    def _connected(self) -> Any:
+        """Return a connection, for as long as a ``with`` lasts."""
         if self._closed:  # a look-up may take many of these
             raise sa.exc.InterfaceError("", None, RuntimeError("the source is closed"))
-        with self._engine.connect() as connection:
-            return list(connection.execute(query).fetchall())
+        return self._engine.connect()
 
     async def _patiently(self, place: Any) -> list[Any]:
         """Return the rows after a place, once the database is there."""
@@ -375,7 +427,7 @@ class SqlSource:
 
     def _back(self) -> None:
         if self._away:
-            self._away, self._again = False, 0.0
+            self._away, self._again = False, -math.inf
             self._notes.note("back", "the database is back; going on")
 
     def _check_columns(self, error: Any) -> None:
@@ -405,9 +457,9 @@ class SqlSource:
         read = self._names.read(name)
         if read is None:
             return None
-        if self._away and self._clock() < self._again:
+        if self._away and self._waited() < self._again:
             raise AwayError(f"{self._where}: the database is away")
-        begun = self._clock()
+        begun = self._waited()
         try:
             found = self._look(*read)
         except FAILED as error:
@@ -417,7 +469,7 @@ class SqlSource:
                 self._left_out_of_look_up(reason(error))
                 return None
             self._gone(error)
-            now = self._clock()
+            now = self._waited()
             self._again = now + max(AGAIN, 10 * (now - begun))  # whoever looks up does nothing else meanwhile
             raise AwayError(f"{self._where}: the database is away: {reason(error)}") from error
         self._back()
@@ -439,43 +491,87 @@ class SqlSource:
             query = query.where(self._entity == whose)
         if self._as_of == "now":
             rows = self._fetch(query.limit(1))
-            return self._of(rows[0][1:]) if rows else None
-        if not self._text:
-            rows = self._fetch(query.where(self._time <= self._bound(moment)).limit(1))
-            return self._of(rows[0][1:]) if rows else None
+            return self._last(rows[0], moment) if rows else None
         return self._look_back(query, moment)
 
+    def _last(self, row: Any, moment: int) -> Mapping[str, Any]:
+        values = self._of(row[1:])
+        try:
+            return self._fresh(values, self._times.micros(row[0]), moment)
+        except DataError:  # a table of one row an entity may lack the time of its change
+            return values
+
     def _look_back(self, query: Any, moment: int) -> Mapping[str, Any] | None:
-        """Return the last row that is not after a moment, of a query's, the last first: a text has to be read for
-        that.
+        """Return the values of the last row that is not after a moment, of a query that gives the last rows first.
+
+        A column may hold times that are finer than a microsecond, or texts. So the query goes a little too far, and
+        each time is read as `readings` does.
         """
         columns = [self._time, self._id, *self._values]
-        query = query.with_only_columns(*columns).where(self._time.is_not(None), self._id.is_not(None)).limit(_PAGE)
-        mark = self._marks.at_or_after(moment)
-        page = query if mark is None else query.where(self._up_to(mark))
+        query = query.with_only_columns(*columns).where(self._time.is_not(None), self._id.is_not(None))
+        page = query.where(*self._up_to(moment)).limit(_PAGES[0])
+        best: tuple[int, Any] | None = None
         while rows := self._rows(page, columns):
             for row in rows:
                 try:
-                    then = micros(row[0], self._unit)
-                    if then > moment:
+                    then = self._times.micros(row[0])
+                    self._mark(then, row[0])
+                    slack = 0 if self._marks is None else self._marks.slack
+                    if best is not None and slack is not None and then + slack <= best[0]:
+                        return self._fresh(self._of(best[1]), best[0], moment)
+                    if then > moment or (best is not None and then <= best[0]):
                         continue
-                    if not isinstance(row, _Unread):
-                        return self._of(row[2:])
-                    raise DataError(f"a value of it cannot be read ({row.reason})")
+                    if isinstance(row, _Unread):
+                        raise DataError(f"a value of it cannot be read ({row.reason})")
+                    best = then, row[2:]
+                    if slack == 0:
+                        return self._fresh(self._of(best[1]), then, moment)
                 except DataError as error:
                     self._left_out_of_look_up(str(error))
             last, id = rows[-1][:2]
-            with suppress(DataError):
-                self._marks.add(micros(last, self._unit), last)
-            page = query.where(self._time <= last, sa.or_(self._time < last, self._id < id))
-        return None
+            older = sa.or_(self._time < last, self._id < id)
+            page = query.where(self._time <= last, older).limit(_PAGES[1])
+        return None if best is None else self._fresh(self._of(best[1]), best[0], moment)
 
-    def _up_to(self, mark: Any) -> Any:
-        """Return the rows whose time is not after one that was read, and those of its second, which sort by their
-        decimals.
-        """
-        after = next_second(mark)
-        return self._time <= mark if after is None else self._time < after
+    def _up_to(self, moment: int) -> list[Any]:
+        """Return a condition for all rows that are not after a moment, and few others."""
+        if self._marks is None:
+            return [self._time <= self._bound(moment)]
+        after = self._marks.after(moment)
+        if after is None and (self._marks.slack is not None or self._marked_to is None):
+            self._mark_more()
+            after = self._marks.after(moment)
+        return [] if after is None else [self._time < after]
+
+    def _mark(self, moment: int, written: Any) -> None:
+        """Note how a time is written, where the database compares texts."""
+        if self._marks is None and isinstance(written, str):
+            self._marks = Marks()
+        if self._marks is None:
+            return
+        self._marks.add(moment, written)
+        if self._marks.slack != 0 and not self.counts["several forms"]:
+            self._notes.note(
+                "several forms",
+                f"the times in column '{self._asked[0]}' are texts of several forms or time zones, which the database "
+                "does not order as they happened: a row that comes later may be passed over. Write all in one form, "
+                "such as 2026-11-28T13:05:00.000000Z",
+            )
+
+    def _mark_more(self) -> None:
+        """Note how the times are written that the table has got since the last call."""
+        query = sa.select(self._time).where(self._time.is_not(None), *self._dated).order_by(self._time)
+        if self._marked_to is not None:
+            query = query.where(self._time > self._marked_to)
+        try:
+            with self._connected() as connection:
+                for (written,) in connection.execution_options(yield_per=10 * BATCH).execute(query):
+                    self._marked_to = written
+                    with suppress(DataError):
+                        self._mark(self._times.micros(written), written)
+        except FAILED as error:
+            if not of_a_value(error):  # else `readings` says so
+                raise
 
     def _left_out_of_look_up(self, reason: str) -> None:
         self._notes.note("unusable", f"a row that a look-up met is left out: {reason}")
@@ -483,7 +579,7 @@ class SqlSource:
     def _learn(self) -> bool:
         """Read which entities have come since the last time; false where none may have."""
         known = self._known
-        if known is None or self._entity is None or self._clock() < self._again:
+        if known is None or self._entity is None or self._waited() < self._again:
             return False
         # Some rows are at places that the file cannot have.
         place = known.position if self._learnt_to is None else self._learnt_to
@@ -504,25 +600,32 @@ class SqlSource:
                 known.add(pairs, position)
             if len(rows) < BATCH:
                 break
-        self._again = self._clock() + AGAIN
+        self._again = self._waited() + AGAIN
         return True
 
     def _bound(self, moment: int) -> Any:
-        """A time as the column has it."""
+        """Return a time of the column's type that no time up to a moment exceeds."""
         kind = self._table.c[self._asked[0]].type
-        if isinstance(kind, sa.Date | sa.DateTime):
-            aware = _EPOCH + timedelta(microseconds=min(max(moment, _EARLIEST), _LATEST))
+        if isinstance(kind, sa.Date | sa.DateTime) and not self._sqlite:
+            aware = EPOCH + timedelta(microseconds=min(max(moment, _EARLIEST), _LATEST))
             if isinstance(kind, sa.DateTime):
                 return aware if kind.timezone else aware.replace(tzinfo=None)
             return aware.date()
-        if isinstance(kind, sa.Integer):
-            return moment // UNITS[self._unit]
-        return moment / UNITS[self._unit]
+        number = number_at(moment, self._times.unit)
+        if isinstance(kind, sa.Integer) and not self._sqlite:
+            return floor(number)
+        return nextafter(float(number), inf) if self._sqlite or isinstance(kind, sa.Float) else number
 
     def _of(self, values: Sequence[Any]) -> dict[str, Any]:
         return dict(zip(self._columns, values, strict=True))
 
     # -- the table ----------------------------------------------------------------------------------------------
+
+    def _exact(self, name: str) -> Any:
+        """Return a column by which rows are ordered: PostgreSQL shows fewer digits of a REAL than it compares."""
+        column = self._column(name)
+        is_short = isinstance(column.type, sa.REAL) and not self._sqlite
+        return sa.cast(column, sa.Double()) if is_short else column
 
     def _column(self, name: str) -> Any:
         column = self._table.c[name]
