@@ -72,7 +72,8 @@ def _server_ending(party: ServerParty, stop: Stop, most_lost: float) -> Ending:
     if stop.failed or stop.reason == LEFT:
         pass
     elif not counts["learnt"]:
-        problem = f"not one label could be used: {_why_none(counts)}"
+        too_late = 0 if party.late is None else party.late.waiting.counts["expired label"]
+        problem = f"not one label could be used: {_why_none(counts, too_late)}"
     else:
         # A label without an event is usual, and so is an event without a label; both together are one that was missed.
         missed = min(counts["unknown"], counts["waiting"])
@@ -109,8 +110,8 @@ def server_counts(party: ServerParty) -> dict[str, int]:
     return counts
 
 
-def _why_none(counts: Mapping[str, int]) -> str:
-    """Return why a server has learnt nothing."""
+def _why_none(counts: Mapping[str, int], too_late: int) -> str:
+    """Return why a server has learnt nothing; ``too_late`` labels came when their events had expired."""
     if counts["refused"]:
         return (
             f"{counted(counts['refused'], 'row')} of the label source had no class of the model: name the right column "
@@ -123,6 +124,8 @@ def _why_none(counts: Mapping[str, int]) -> str:
         )
     if counts["expired"]:
         return f"{counted(counts['expired'], 'event')} expired before a label came: is `expiry` shorter than the delay?"
+    if too_late:
+        return f"{counted(too_late, 'label')} came too late for their events: is `expiry` shorter than the delay?"
     return "no label came" if not counts["dropped"] else "no event had both a label and all the embeddings it needed"
 
 
